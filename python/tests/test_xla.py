@@ -19,6 +19,12 @@ def compare():
     return module
 
 
+@pytest.mark.parametrize(("model", "mesh"), [("mlp", "dp=2"), ("gpt", "fsdp=2,tp=2")])
+def test_the_engine_xla_trains_and_resumes_with_the_losses_of_the_native_one(compare, tmp_path, model, mesh):
+    partita = [sys.executable, "-m", "partita"]
+    assert compare.compare_engine(partita, model, mesh, 4, tmp_path) <= compare.TOLERANCE
+
+
 @pytest.mark.parametrize(
     ("model", "mesh", "form"),
     [

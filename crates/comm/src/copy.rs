@@ -1,6 +1,8 @@
 //! Copies of one N-dimensional box between two dense buffers, and of bytes with non-temporal
 //! stores.
 
+use std::ops::Range;
+
 use crate::fold::spread;
 
 /// A box copy in its simplest form: contiguous runs of bytes under as few strided loops as
@@ -67,6 +69,12 @@ impl StridedCopy {
     /// Bytes that are copied.
     pub(crate) fn bytes(&self) -> usize {
         self.loops.iter().map(|l| l.count).product::<usize>() * self.run_bytes
+    }
+
+    /// The bytes of the source from the first to the last one that is read.
+    pub(crate) fn source_range(&self) -> Range<usize> {
+        let last: usize = self.loops.iter().map(|l| (l.count - 1) * l.source_stride).sum();
+        self.source_offset..self.source_offset + last + self.run_bytes
     }
 
     /// The same copy in parts of at most `most` bytes (more only where one element is larger than that).

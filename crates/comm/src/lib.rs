@@ -1,5 +1,6 @@
-//! Collectives between ranks, behind a [`Transport`] trait: over the memory of one process, or over
-//! a mapped file between processes of one host ([`Processes`]). A [`World`] is a transport with the
+//! Collectives between ranks, behind a [`Transport`] trait: over the memory of one process, over a
+//! mapped file between processes of one host ([`HostProcesses`]), or over the messages of another
+//! library between processes anywhere ([`MessageProcesses`]). A [`World`] is a transport with the
 //! ranks that this process runs.
 //!
 //! All collectives of a program are known before it runs: a [`CollectiveSpec`] lists the member
@@ -23,6 +24,9 @@ mod mapped_file;
 mod meeting;
 #[cfg(test)]
 mod meeting_tests;
+mod message_routes;
+mod message_transport;
+mod messages;
 mod notify;
 mod processes;
 mod reduce;
@@ -34,9 +38,10 @@ mod transport;
 mod world;
 
 pub use endpoint::{Endpoint, run_ranks};
+pub use messages::{Handle, MessageProcesses, Messages};
 pub use notify::Notify;
 pub use partita_base::{CollectiveId, Combiner};
-pub use processes::Processes;
+pub use processes::{HostProcesses, Processes};
 pub use spec::{BoxMove, CollectiveSpec, Exchange, Moves};
 pub use transport::{Failure, PROCESS_ENDED, Poll, Transport};
 pub use world::World;

@@ -24,7 +24,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use partita_base::{CollectiveId, Diagnostic, Result};
 
 use crate::notify::Notify;
-use crate::processes::Processes;
+use crate::processes::{HostProcesses, Processes};
 use crate::share::{Action, Piece, Plan};
 use crate::spec::CollectiveSpec;
 use crate::transport::{Failure, PROCESS_ENDED, Poll, Transport};
@@ -81,7 +81,7 @@ struct Post {
 /// The file and its layout.
 struct Board {
     map: MmapRaw,
-    processes: Arc<Processes>,
+    processes: Arc<HostProcesses>,
     /// Counts all changes.
     changes: Place,
     failed: Place,
@@ -279,7 +279,7 @@ impl MappedFile {
     /// See [`CollectiveSpec::validate`]; E448 if the file cannot be created; E447 if the first
     /// process has ended.
     pub fn open(
-        processes: Arc<Processes>,
+        processes: Arc<HostProcesses>,
         path: &Path,
         rank_count: usize,
         specs: Vec<CollectiveSpec>,
@@ -393,7 +393,7 @@ impl MappedFile {
 
 /// Maps a file of this many zero bytes, which the first process creates while the others wait. It
 /// writes the zeros, so that a full disk is an error here and not a signal on access.
-fn map(path: &Path, bytes: usize, processes: &Processes) -> Result<MmapRaw> {
+fn map(path: &Path, bytes: usize, processes: &HostProcesses) -> Result<MmapRaw> {
     let refused = |error: std::io::Error| {
         Diagnostic::new("E448", "the file that the processes share cannot be created")
             .at(path.display().to_string())

@@ -1,7 +1,7 @@
-//! The processes of one host that share a world: how they find each other, and how one detects that
-//! another has ended.
+//! The processes of a run that share a world, and those of one host: how they find each other, and
+//! how one detects that another has ended.
 //!
-//! They use a common folder. Each process locks a file of its own there; the system releases the
+//! Processes of one host use a common folder. Each process locks a file of its own there; the system releases the
 //! lock when the process ends, however it ends. Each world is a file there too.
 
 use std::fs::File;
@@ -15,14 +15,54 @@ use partita_base::{Diagnostic, Result};
 
 use crate::mapped_file::MappedFile;
 use crate::spec::CollectiveSpec;
+use crate::transport::Transport;
 use crate::world::World;
 
 /// The polling interval while waiting for other processes.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// This process in the group of a run.
+/// This process among those of a run, each of which has a part of the ranks.
+pub trait Processes: std::fmt::Debug + Send + Sync {
+    /// The index of this process.
+    fn index(&self) -> usize;
+
+    /// The number of processes.
+    fn count(&self) -> usize;
+
+    /// The ranks of a process out of `rank_count`: consecutive ones, as evenly as possible.
+    fn ranks(&self, process: usize, rank_count: usize) -> Range<usize> {
+        rank_count * process / self.count()..rank_count * (process + 1) / self.count()
+    }
+
+    /// A transport between all ranks. Every process makes the same ones in the same order.
+    ///
+    /// # Errors
+    /// See [`CollectiveSpec::validate`]; E447 and E448 if the processes cannot connect.
+    fn transport(
+        self: Arc<Self>,
+        rank_count: usize,
+        collectives: Vec<CollectiveSpec>,
+    ) -> Result<Arc<dyn Transport>>;
+}
+
+impl dyn Processes {
+    /// The next world of all processes, with this process's part of the ranks. If there are fewer
+    /// ranks than processes, each process runs all of them for itself.
+    ///
+    /// # Errors
+    /// Those of [`Processes::transport`].
+    pub fn world(self: &Arc<Self>, rank_count: usize, collectives: Vec<CollectiveSpec>) -> Result<World> {
+        if rank_count < self.count() || self.count() == 1 {
+            return World::in_process(rank_count, collectives);
+        }
+        let transport = self.clone().transport(rank_count, collectives)?;
+        World::new(transport, self.ranks(self.index(), rank_count).collect())
+    }
+}
+
+/// The processes of one host, which share files.
 #[derive(Debug)]
-pub struct Processes {
+pub struct HostProcesses {
     folder: PathBuf,
     index: usize,
     count: usize,
@@ -32,14 +72,14 @@ pub struct Processes {
     _life: File,
 }
 
-impl Processes {
+impl HostProcesses {
     /// Joins the others in an existing folder, as process `index` of `count`, and returns when all
     /// have joined.
     ///
     /// # Errors
     /// E448 if the folder cannot be used, another process has this index, or some process has not
     /// joined within `patience`.
-    pub fn join(folder: &Path, index: usize, count: usize, patience: Duration) -> Result<Arc<Processes>> {
+    pub fn join(folder: &Path, index: usize, count: usize, patience: Duration) -> Result<Arc<dyn Processes>> {
         let refused = |what: &str, found: String| {
             Diagnostic::new("E448", format!("process {index} of {count} cannot join the others: {what}"))
                 .at(folder.display().to_string())
@@ -67,44 +107,33 @@ impl Processes {
             std::thread::sleep(LOOK_EVERY);
         }
         let folder = folder.to_path_buf();
-        Ok(Arc::new(Processes { folder, index, count, worlds: AtomicUsize::new(0), _life: life }))
-    }
-
-    /// The index of this process.
-    pub fn index(&self) -> usize {
-        self.index
-    }
-
-    /// The number of processes.
-    pub fn count(&self) -> usize {
-        self.count
-    }
-
-    /// The ranks of a process out of `rank_count`: consecutive ones, as evenly as possible.
-    pub fn ranks(&self, process: usize, rank_count: usize) -> Range<usize> {
-        rank_count * process / self.count..rank_count * (process + 1) / self.count
-    }
-
-    /// The next world of all processes, with this process's part of the ranks. If there are fewer
-    /// ranks than processes, each process runs all of them for itself.
-    ///
-    /// # Errors
-    /// See [`CollectiveSpec::validate`]; E448 if the file of the world cannot be created; E447 if
-    /// the first process has ended.
-    pub fn world(self: &Arc<Self>, rank_count: usize, collectives: Vec<CollectiveSpec>) -> Result<World> {
-        if rank_count < self.count || self.count == 1 {
-            return World::in_process(rank_count, collectives);
-        }
-        let number = self.worlds.fetch_add(1, Ordering::SeqCst);
-        let path = self.folder.join(format!("world-{number}"));
-        let transport = MappedFile::open(self.clone(), &path, rank_count, collectives)?;
-        World::new(Arc::new(transport), self.ranks(self.index, rank_count).collect())
+        Ok(Arc::new(HostProcesses { folder, index, count, worlds: AtomicUsize::new(0), _life: life }))
     }
 
     /// Whether another process has ended, for any reason.
     pub(crate) fn has_ended(&self, process: usize) -> bool {
         let Ok(life) = File::open(life(&self.folder, process)) else { return true };
         life.try_lock_shared().is_ok()
+    }
+}
+
+impl Processes for HostProcesses {
+    fn index(&self) -> usize {
+        self.index
+    }
+
+    fn count(&self) -> usize {
+        self.count
+    }
+
+    fn transport(
+        self: Arc<Self>,
+        rank_count: usize,
+        collectives: Vec<CollectiveSpec>,
+    ) -> Result<Arc<dyn Transport>> {
+        let number = self.worlds.fetch_add(1, Ordering::SeqCst);
+        let path = self.folder.join(format!("world-{number}"));
+        Ok(Arc::new(MappedFile::open(self, &path, rank_count, collectives)?))
     }
 }
 

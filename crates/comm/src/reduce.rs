@@ -5,6 +5,7 @@
 //! and data from memory, are reduced chunk by chunk in accumulators in L1.
 
 use std::iter::once;
+use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
 use half::slice::HalfFloatSliceExt;
@@ -42,6 +43,13 @@ impl Reduction {
     /// Bytes of one member's input that are read.
     pub(crate) fn input_bytes(&self) -> usize {
         self.rows * self.len * self.dtype.size_bytes()
+    }
+
+    /// The bytes of a member's input from the first to the last one that is read.
+    pub(crate) fn input_range(&self) -> Range<usize> {
+        let size = self.dtype.size_bytes();
+        let end = self.input_offset + self.rows.saturating_sub(1) * self.input_stride + self.len;
+        self.input_offset * size..end * size
     }
 
     /// The same reduction in parts that read at most `most` bytes of each input; no parts if it is

@@ -1,10 +1,12 @@
 //! The commands with their flags, and how flags become config overrides.
 
+mod checkpoint;
 mod flags;
 mod install;
 mod predict;
 mod profile;
 
+pub use checkpoint::{CheckpointArgs, CheckpointCommand};
 pub use flags::ConfigFlags;
 pub use install::{CompletionsArgs, ManArgs, NewArgs};
 pub use predict::{CalibrateArgs, EstimateArgs, PlanArgs, SimulateArgs};
@@ -12,9 +14,11 @@ pub use profile::{Grouping, Order, ProfileArgs, ProfileTable, ReportArgs, Report
 
 use crate::commands::bench::Suite;
 use crate::commands::explain::is_code;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use flags::{count_item, item, path_item};
+use partita::engine::Engine;
 use partita_base::{Diagnostic, Result};
 use partita_runtime::KernelChoice;
 use std::ffi::OsString;
@@ -106,6 +110,8 @@ pub enum Command {
     Opt(OptArgs),
     /// Run a function of MLIR once, on any mesh.
     Run(RunArgs),
+    /// List, show or verify the checkpoints of a run.
+    Checkpoint(CheckpointArgs),
     /// Measure training steps, matmuls and collectives in the sizes of published benchmarks.
     Bench(BenchArgs),
     /// Measure this machine and write a cluster file for --cluster.
@@ -131,6 +137,10 @@ pub struct TrainArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub flags: ConfigFlags,
+    /// What runs the ranks: native, the CPU cores of this host; mpi, processes that mpirun started; xla, devices of XLA
+    /// through jaxlib; torch, PyTorch.
+    #[arg(long, value_name = "ENGINE", default_value = "native", hide_default_value = true, value_parser = engine())]
+    pub engine: Engine,
     /// The folder for checkpoints, which no other run uses. By default runs/MODEL, or the next of runs/MODEL-2,
     /// runs/MODEL-3, .. that is free.
     #[arg(long, value_name = "DIR")]
@@ -411,6 +421,12 @@ pub struct LaunchArgs {
     /// The number of processes.
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub processes: u32,
+    /// If a process dies, start all again up to N times; `partita train` continues from its last checkpoint.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub restarts: u32,
+    /// Start again with one process fewer for each that died. The mesh stays, and with it every number.
+    #[arg(long, requires = "restarts")]
+    pub elastic: bool,
     /// The command that each process runs: `partita train ..`.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
@@ -509,6 +525,13 @@ pub enum Stage {
     Local,
     /// One rank's instructions, with their memory.
     Program,
+}
+
+/// The engines by name.
+fn engine() -> impl TypedValueParser<Value = Engine> {
+    PossibleValuesParser::new(Engine::ALL.map(Engine::name)).map(|name| {
+        Engine::ALL.into_iter().find(|engine| engine.name() == name).expect("one of the possible values")
+    })
 }
 
 /// The kernels of `bench`, which has no config to refuse a name.

@@ -2,26 +2,28 @@
 
 use crate::output::events::Event;
 use crate::output::format::bytes;
+use partita::engine::{Engine, Host};
 use partita::feeds::bundled_corpus;
+use partita::launcher::Place;
+use partita::xla_trainer::python;
 use partita_runtime::{KernelChoice, KernelOptions, Machine};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::process::Command;
 
-/// Variables by which launchers tell a process its place.
-const LAUNCHER_VARIABLES: &[&str] = &[
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "OMPI_COMM_WORLD_RANK",
-    "OMPI_COMM_WORLD_SIZE",
-    "PMI_RANK",
-    "PMI_SIZE",
-    "SLURM_PROCID",
-    "SLURM_NTASKS",
-];
+/// Variables beside [`Place::variables`] by which launchers tell a process its place.
+const MORE_VARIABLES: &[&str] = &["LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"];
+
+/// An engine on this machine.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct EngineState {
+    /// The engine.
+    pub name: &'static str,
+    /// Whether `--engine` takes it here.
+    pub ready: bool,
+    /// Its version, or what is missing.
+    pub about: String,
+}
 
 /// The report.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -48,6 +50,10 @@ pub struct Environment {
     pub memory_bytes: Option<u64>,
     /// The text without `--data`.
     pub data: String,
+    /// The engines.
+    pub engines: Vec<EngineState>,
+    /// The launcher that started this process, and its place.
+    pub launched_by: Option<String>,
     /// Launcher variables that are set.
     pub launcher: BTreeMap<String, String>,
 }
@@ -58,10 +64,11 @@ impl Event for Environment {
 
 impl Environment {
     /// Looks around.
-    pub fn detect() -> Environment {
-        let launcher = LAUNCHER_VARIABLES
-            .iter()
-            .filter_map(|name| Some((name.to_string(), std::env::var(name).ok()?)))
+    pub fn detect(host: &Host) -> Environment {
+        let variable = |name: &str| std::env::var(name).ok();
+        let launcher = Place::variables()
+            .chain(MORE_VARIABLES.iter().copied())
+            .filter_map(|name| Some((name.to_string(), variable(name)?)))
             .collect();
         Environment {
             version: env!("CARGO_PKG_VERSION").to_string(),
@@ -78,6 +85,8 @@ impl Environment {
             features: features(KernelOptions::native()),
             memory_bytes: Machine::now().total,
             data: bundled_corpus().describe(),
+            engines: Engine::ALL.map(|engine| engine_state(engine, host)).to_vec(),
+            launched_by: Place::find(variable).map(|place| place.to_string()),
             launcher,
         }
     }
@@ -96,10 +105,66 @@ impl Environment {
             ("memory", self.memory_bytes.map_or("unknown".to_string(), bytes)),
             ("data", self.data.clone()),
         ];
+        let label = |place: usize| if place == 0 { "engines" } else { "" };
+        let state = |(place, engine): (usize, &EngineState)| {
+            let missing = if engine.ready { "" } else { "not here: " };
+            (label(place), format!("{:<7} {missing}{}", engine.name, engine.about))
+        };
+        rows.extend(self.engines.iter().enumerate().map(state));
+        rows.extend(self.launched_by.iter().map(|place| ("started", format!("by {place}"))));
         let set: Vec<String> = self.launcher.iter().map(|(name, value)| format!("{name}={value}")).collect();
         rows.push(("launcher", if set.is_empty() { "none".to_string() } else { set.join(" ") }));
         rows.iter().map(|(label, value)| format!("{label:<9} {}\n", value.trim())).collect()
     }
+}
+
+/// Whether an engine can run here.
+fn engine_state(engine: Engine, host: &Host) -> EngineState {
+    let package = |names: &[&str]| {
+        let found: Vec<Option<String>> = names.iter().map(|name| version(name)).collect();
+        let missing = || format!("{} finds no package {name}: pip install {name}", python(), name = names[0]);
+        match found.iter().flatten().count() == names.len() {
+            true => (
+                true,
+                names
+                    .iter()
+                    .zip(found.iter().flatten())
+                    .map(|(n, v)| format!("{n} {v}"))
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            ),
+            false => (false, missing()),
+        }
+    };
+    let (ready, about) = match engine {
+        Engine::Native => (true, "CPU cores of this host, also in processes of `partita launch`".to_string()),
+        Engine::Mpi => match (&host.mpi, first_line("mpirun", &["--version"])) {
+            (Some(mpi), _) => (true, format!("process {} of {}", mpi.index(), mpi.count())),
+            (None, Some(library)) => {
+                (false, format!("{library} is here; it runs partita-mpi, built from crates/mpi"))
+            }
+            (None, None) => (false, "no mpirun; install an MPI library and build crates/mpi".to_string()),
+        },
+        Engine::Xla => package(&["jax", "jaxlib"]),
+        Engine::Torch => match package(&["torch"]) {
+            (true, about) => (false, format!("{about} is here; plans run on native, mpi and xla")),
+            missing => missing,
+        },
+    };
+    EngineState { name: engine.name(), ready, about }
+}
+
+/// The version of a Python package, from what its installer wrote: the package itself is not imported.
+fn version(package: &str) -> Option<String> {
+    let program = format!("import importlib.metadata as m; print(m.version('{package}'))");
+    first_line(&python(), &["-c", &program])
+}
+
+/// The first line that a program prints, if it ends well.
+fn first_line(program: &str, arguments: &[&str]) -> Option<String> {
+    let done = Command::new(program).args(arguments).output().ok().filter(|done| done.status.success())?;
+    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    text.lines().next().map(|line| line.trim().to_string()).filter(|line| !line.is_empty())
 }
 
 fn read(path: &str) -> Option<String> {
@@ -134,7 +199,7 @@ mod tests {
 
     #[test]
     fn the_levels_of_this_machine_are_told() {
-        let found = Environment::detect();
+        let found = Environment::detect(&Host::default());
         assert_eq!(
             (found.kernels.first(), found.kernels.last()),
             (Some(&"portable".into()), Some(&"native".into()))
@@ -149,12 +214,16 @@ mod tests {
 
     #[test]
     fn the_report_names_this_build_and_hides_nothing_that_is_missing() {
-        let found = Environment::detect();
+        let found = Environment::detect(&Host::default());
         assert!(
             found.text().starts_with(&format!("partita   {}", env!("CARGO_PKG_VERSION"))),
             "{}",
             found.text()
         );
+        let engines: Vec<&str> = found.engines.iter().map(|engine| engine.name).collect();
+        assert_eq!(engines, ["native", "mpi", "xla", "torch"]);
+        assert!(found.text().contains("\nengines   native  CPU cores"), "{}", found.text());
+        assert!(found.text().contains("\n          mpi     not here: "), "{}", found.text());
         let bare = Environment { cpu: None, launcher: BTreeMap::new(), ..found };
         assert!(bare.text().contains("cpu       unknown\n"), "{}", bare.text());
         assert!(

@@ -18,7 +18,8 @@ use clap::Parser;
 use cli::{Cli, usage_error};
 use commands::launch;
 use output::Output;
-use partita_base::Result;
+use partita::engine::Host;
+use partita_base::{Diagnostic, Result};
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::io::Write;
@@ -32,20 +33,33 @@ pub fn main() -> ExitCode {
 
 /// Runs the command with these arguments, the name of the command first, and returns its exit code.
 pub fn run_with(arguments: Vec<OsString>) -> u8 {
+    run_on(arguments, &Host::default())
+}
+
+/// As [`run_with`], in a program with more engines. Of several processes, the first one prints.
+pub fn run_on(arguments: Vec<OsString>, host: &Host) -> u8 {
     let json = arguments.iter().any(|argument| argument == "--json");
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => return not_parsed(error, json),
     };
-    let mut output = Output::new(cli.json, cli.command.log_every());
-    match run::run(&cli, &mut output) {
+    let processes = host.mpi.as_ref().filter(|processes| processes.count() > 1);
+    let mut output = match processes {
+        Some(processes) if processes.index() > 0 => Output::silent(cli.json),
+        _ => Output::new(cli.json, cli.command.log_every()),
+    };
+    let ended = run::run(&cli, host, &mut output);
+    // The process that failed first reports the reason.
+    let is_consequence = |diagnostic: &Diagnostic| launch::is_consequence(diagnostic, processes.is_some());
+    let reason = ended.as_ref().err().filter(|diagnostic| !is_consequence(diagnostic));
+    match processes {
+        Some(processes) => launch::report_to_first(reason.map(|error| &**error), processes, &mut output),
+        None => reason.into_iter().for_each(|error| output.error(error)),
+    }
+    match &ended {
         Ok(ending) => ending.exit_code(),
-        // The process that failed first reports the reason.
-        Err(diagnostic) if launch::is_consequence(&diagnostic) => launch::CONSEQUENCE,
-        Err(diagnostic) => {
-            output.error(&diagnostic);
-            2
-        }
+        Err(_) if reason.is_none() => launch::CONSEQUENCE,
+        Err(_) => 2,
     }
 }
 
@@ -60,7 +74,7 @@ pub fn ask(arguments: Vec<OsString>) -> Result<String> {
     };
     let printed = Printed::default();
     let mut output = Output::to(Box::new(printed.clone()), Box::new(std::io::sink()), true, None);
-    run::run(&cli, &mut output)?;
+    run::run(&cli, &Host::default(), &mut output)?;
     let bytes = printed.0.take();
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -75,6 +75,11 @@ impl Output {
         }
     }
 
+    /// Prints nothing: for a process of several that is not the first.
+    pub fn silent(json: bool) -> Output {
+        Output::to(Box::new(std::io::sink()), Box::new(std::io::sink()), json, None)
+    }
+
     /// Prints to these two, neither of them a terminal.
     pub fn to(out: Box<dyn Write>, err: Box<dyn Write>, json: bool, log_every: Option<u64>) -> Output {
         Output {

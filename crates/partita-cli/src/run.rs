@@ -3,6 +3,7 @@
 use crate::cli::{Cli, Command};
 use crate::commands::bench::bench;
 use crate::commands::calibrate::calibrate;
+use crate::commands::checkpoint::checkpoint;
 use crate::commands::estimate::estimate;
 use crate::commands::eval::eval;
 use crate::commands::explain::{explain, page};
@@ -28,6 +29,7 @@ use crate::interrupt;
 use crate::output::Output;
 use crate::output::events::Event;
 use partita::config::Config;
+use partita::engine::Host;
 use partita::session::Session;
 use partita_base::Result;
 
@@ -56,13 +58,13 @@ impl Ending {
     }
 }
 
-/// Runs a command.
+/// Runs a command in a program that has the engines of `host`.
 ///
 /// # Errors
 /// What the config and the command refuse.
-pub fn run(cli: &Cli, output: &mut Output) -> Result<Ending> {
+pub fn run(cli: &Cli, host: &Host, output: &mut Output) -> Result<Ending> {
     match &cli.command {
-        Command::Train(args) => train(args, session(&args.config, args.overrides()?, output)?, output),
+        Command::Train(args) => train(args, session(&args.config, args.overrides()?, output)?, host, output),
         Command::Verify(args) => {
             verify(args, &session(&args.config, args.flags.overrides()?, output)?, output)
         }
@@ -112,6 +114,7 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<Ending> {
         Command::Generate(args) => generate(args, output).map(|()| Ending::Done),
         Command::Export(args) => export(args, output).map(|()| Ending::Done),
         Command::Bench(args) => bench(args, output).map(|()| Ending::Done),
+        Command::Checkpoint(args) => checkpoint(args, output),
         Command::Calibrate(args) => calibrate(args, output).map(|()| Ending::Done),
         Command::Launch(args) => launch(args, output),
         Command::Opt(args) => {
@@ -126,7 +129,7 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<Ending> {
         }
         Command::Man(args) => man(args, output).map(|()| Ending::Done),
         Command::Env => {
-            answer(&Environment::detect(), Environment::text, output);
+            answer(&Environment::detect(host), Environment::text, output);
             Ok(Ending::Done)
         }
     }

@@ -1,11 +1,14 @@
 //! The files of a training run: where its folder is, which checkpoint it resumes, and the config beside a checkpoint.
 
 use crate::config::Config;
+use crate::feeds::Feed;
 use crate::models::ModelKinds;
+use crate::trainer::Observer;
 use indexmap::IndexMap;
 use partita_base::Result;
 use partita_nn::Model;
-use partita_runtime::checkpoint::{self, Checkpoint, RunFolder, TensorData};
+use partita_runtime::checkpoint::{self, Checkpoint, FileStorage, RunFolder, TensorData};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The parent of the default run folders.
@@ -89,6 +92,35 @@ pub(crate) fn folder(config: &Config, resumed: Option<&Saved>) -> Result<RunFold
         (_, Some(dir)) => RunFolder::create(dir, keep),
         (_, None) => RunFolder::create_numbered(&default_dir(config), keep),
     }
+}
+
+/// What a checkpoint says of its run: the data position is that before batch number `batch`.
+pub(crate) fn metadata(config: &Config, feed: &dyn Feed, batch: u64) -> BTreeMap<String, String> {
+    let mut meta = feed.position(batch);
+    meta.insert("model".into(), config.model.name().into());
+    meta.insert("mesh".into(), config.mesh.clone());
+    meta.insert("seed".into(), config.train.seed.to_string());
+    meta.insert("optimizer".into(), config.step.optimizer.name().into());
+    meta
+}
+
+/// Writes a checkpoint with the config beside it; returns its folder.
+///
+/// # Errors
+/// E315 if the disk is full or a write fails.
+pub(crate) fn save(
+    folder: &RunFolder,
+    config: &Config,
+    checkpoint: Checkpoint,
+    observer: &mut dyn Observer,
+) -> Result<PathBuf> {
+    let path = folder.save(&FileStorage, checkpoint)?;
+    let resolved = toml::to_string(&config.resolved).expect("a table prints");
+    // The checkpoint is complete without the config: a failure here must not end the run.
+    if let Err(error) = std::fs::write(path.join(CONFIG_FILE), resolved) {
+        observer.note(&format!("could not write {CONFIG_FILE} beside the checkpoint: {error}"));
+    }
+    Ok(path)
 }
 
 /// Whether two paths lead to one folder.

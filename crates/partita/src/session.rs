@@ -60,7 +60,7 @@ pub struct Execution {
     /// Records when each thread executed which instruction.
     pub record: bool,
     /// The processes that share the ranks; without them this process runs all.
-    pub processes: Option<Arc<Processes>>,
+    pub processes: Option<Arc<dyn Processes>>,
 }
 
 /// A config on its mesh.

@@ -6,13 +6,13 @@
 use crate::feeds::Feed;
 use crate::planned_step::PlannedStep;
 use crate::profile::{Cycle, Profiler, Recording};
-use crate::run_files::{CONFIG_FILE, Saved, folder};
+use crate::run_files::{Saved, folder, metadata, save};
 use crate::sample::{Decoder, Sampler};
 use crate::session::{Session, has_loss};
 use crate::validator::Validator;
 use partita_base::{Diagnostic, Result};
 use partita_nn::Model;
-use partita_runtime::checkpoint::{FileStorage, RunFolder};
+use partita_runtime::checkpoint::RunFolder;
 use partita_runtime::{DIVERGED, StepReport};
 use partita_schedule::{Built, Plan};
 use std::collections::BTreeMap;
@@ -315,12 +315,7 @@ impl Trainer {
         let mut own = None;
         let told = train_loop.runner().world().broadcast(0, || {
             let folder = self.folder.as_ref().expect("the process of rank 0 has the folder");
-            let path = folder.save(&FileStorage, checkpoint)?;
-            let resolved = toml::to_string(&self.session.config().resolved).expect("a table prints");
-            // The checkpoint is complete without the config: a failure here must not end the run.
-            if let Err(error) = std::fs::write(path.join(CONFIG_FILE), resolved) {
-                observer.note(&format!("could not write {CONFIG_FILE} beside the checkpoint: {error}"));
-            }
+            let path = save(folder, self.session.config(), checkpoint, observer)?;
             let told = path.to_string_lossy().into_owned().into_bytes();
             own = Some(path);
             Ok(told)
@@ -348,13 +343,7 @@ impl Trainer {
     }
 
     fn metadata(&self) -> BTreeMap<String, String> {
-        let config = self.session.config();
-        let mut meta = self.feed.position(self.batch_of(self.state.done));
-        meta.insert("model".into(), config.model.name().into());
-        meta.insert("mesh".into(), config.mesh.clone());
-        meta.insert("seed".into(), config.train.seed.to_string());
-        meta.insert("optimizer".into(), config.step.optimizer.name().into());
-        meta
+        metadata(self.session.config(), self.feed.as_ref(), self.batch_of(self.state.done))
     }
 
     /// `count` bytes that the model generates after `prompt`, on one rank. `None` if the model does not generate text, and

@@ -5,19 +5,23 @@
 //! `sdy` annotations, and XLA partitions. The runner, [`RUNNER`], is a script over jaxlib: it knows neither models nor
 //! plans, only the [`Manifest`].
 
-use crate::execution::tensor_data;
+use crate::execution::{literal, tensor_data};
 use crate::layouts::with_layouts;
+use crate::run_files::Saved;
 use crate::session::Session;
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result};
 use partita_ir::text::{PrintOptions, Ranks, print_with};
-use partita_ir::{Annotation, Graph, InputKind, OutputKind, TensorType, ValueId, graph_edit};
+use partita_ir::{
+    Annotation, Graph, InputKind, Literal, OutputKind, Pieces, TensorType, ValueId, graph_edit,
+};
 use partita_mesh::Sharding;
-use partita_runtime::checkpoint::TensorData;
+use partita_runtime::checkpoint::{self, Checkpoint, TensorData, export_weights};
 use partita_schedule::Built;
 use partita_spmd::{Partitioned, uniform};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// The script that runs an exported step.
 pub const RUNNER: &str = include_str!("xla/run.py");
@@ -48,7 +52,9 @@ pub struct Manifest {
     pub modules: Vec<Module>,
     /// The seed of initial values, data and dropout.
     pub seed: u64,
-    /// The learning rate of each step.
+    /// Steps before the state was saved; 0 for an initial state.
+    pub first: u64,
+    /// The learning rate of each step, from step 1.
     pub learning_rates: Vec<f64>,
     /// Parameters and states that are stored as several tensors.
     pub pieces: Vec<Part>,
@@ -113,17 +119,46 @@ pub struct XlaStep {
     pub manifest: Manifest,
     /// The text of each module, in the order of the manifest.
     pub modules: Vec<String>,
-    /// Initial parameters; everything else that is kept starts at zero.
+    /// Parameters and states; what is missing starts at zero.
     pub state: IndexMap<String, TensorData>,
-    /// The batches of the config's steps: `<step>/<name>`, from step 1.
+    /// The batches of the steps that are left: `<step>/<name>`.
     pub feeds: IndexMap<String, TensorData>,
 }
 
-/// The training step of a session with its initial state and the batches of all its steps.
+impl XlaStep {
+    /// Writes the files of the step to an existing folder.
+    ///
+    /// # Errors
+    /// E316 if a file exists or cannot be written.
+    pub fn write(&self, folder: &Path) -> Result<()> {
+        let write = |name: &str, text: &str| {
+            std::fs::write(folder.join(name), text).map_err(|error| {
+                Diagnostic::new("E316", "the step cannot be written")
+                    .at(folder.join(name).display().to_string())
+                    .expected("a folder that can be written")
+                    .found(error.to_string())
+            })
+        };
+        for (module, text) in self.manifest.modules.iter().zip(&self.modules) {
+            write(&module.file, text)?;
+        }
+        export_weights(&folder.join("state.safetensors"), &self.state)?;
+        export_weights(&folder.join("feeds.safetensors"), &self.feeds)?;
+        write("run.py", RUNNER)?;
+        write(
+            "manifest.json",
+            &serde_json::to_string(&self.manifest).expect("a manifest has only strings as keys"),
+        )
+    }
+}
+
+/// The training step of a session with the batches of its steps, and with its initial state or that of a checkpoint, from
+/// which it continues.
 ///
 /// # Errors
-/// E276 for a step with several pipeline stages, E275 for shards that pads cannot make equal, and what building refuses.
-pub fn export(session: &Session, form: Form) -> Result<XlaStep> {
+/// E276 for a step with several pipeline stages, E275 for shards that pads cannot make equal, E304 and E314 for a
+/// checkpoint of other data or of another model, and what building refuses.
+pub fn export(session: &Session, form: Form, from: Option<&Saved>) -> Result<XlaStep> {
     let model = session.model()?;
     let feed = session.feed(&model)?;
     let built = session.build_model(&model)?;
@@ -141,34 +176,84 @@ pub fn export(session: &Session, form: Form) -> Result<XlaStep> {
         Form::Global => (global(partitioned)?, Ranks::Partitions(ranks)),
     };
     let config = session.config();
+    let parts = parts(&built, &graph);
+    let module = module(partitioned, &graph, &stage.ranks);
+    let at = |error: Box<Diagnostic>| match from {
+        Some(saved) => error.at(saved.path.display().to_string()),
+        None => error,
+    };
+    let (first, first_batch) = match from {
+        Some(saved) => (saved.checkpoint.step, feed.resume(&saved.checkpoint.meta).map_err(at)?),
+        None => (0, 0),
+    };
     let mut feeds = IndexMap::new();
-    for step in 0..config.train.steps {
-        for (name, value) in feed.batch(step)? {
+    for step in first..config.train.steps {
+        for (name, value) in feed.batch(first_batch + (step - first))? {
             feeds.insert(format!("{}/{name}", step + 1), tensor_data(&value));
         }
     }
-    let mut state = IndexMap::new();
-    for (name, value) in model.initial(config.train.seed) {
-        match built.pieces.iter().find(|pieces| pieces.name == name) {
-            None => state.extend([(name, tensor_data(&value))]),
-            Some(pieces) => {
-                state.extend(
-                    pieces.split(&value).into_iter().map(|(part, value)| (part, tensor_data(&value))),
-                );
-            }
+    let state = match from {
+        Some(saved) => saved_state(&saved.checkpoint, &module, &parts).map_err(at)?,
+        None => {
+            let split = |(name, value): (String, Literal)| match built
+                .pieces
+                .iter()
+                .find(|pieces| pieces.name == name)
+            {
+                None => vec![(name, value)],
+                Some(pieces) => pieces.split(&value),
+            };
+            let initial = model.initial(config.train.seed).into_iter().flat_map(split);
+            initial.map(|(name, value)| (name, tensor_data(&value))).collect()
         }
-    }
+    };
     let manifest = Manifest {
         format: FORMAT,
         form,
         mesh: built.mesh.axes.iter().map(|axis| (axis.name.clone(), axis.size)).collect(),
-        modules: vec![module(partitioned, &graph, &stage.ranks)],
+        modules: vec![module],
         seed: config.train.seed,
+        first,
         learning_rates: (1..=config.train.steps).map(|step| config.schedule.at(step)).collect(),
-        pieces: parts(&built, &graph),
+        pieces: parts,
     };
     let text = print_with(&graph, &PrintOptions { ranks: Some(ranks), ..PrintOptions::default() });
     Ok(XlaStep { manifest, modules: vec![text], state, feeds })
+}
+
+/// The parameters and states of a module from a checkpoint, whole ones divided into the parts that the module keeps.
+fn saved_state(
+    checkpoint: &Checkpoint,
+    module: &Module,
+    parts: &[Part],
+) -> Result<IndexMap<String, TensorData>> {
+    let part_of = |name: &str| parts.iter().find(|part| part.part == name);
+    let kept = || module.inputs.iter().filter(|input| matches!(input.kind, "parameter" | "state"));
+    let mut wanted = IndexMap::new();
+    for input in kept() {
+        let dtype = partita_base::DType::from_mlir_name(&input.dtype).expect("a type of the module");
+        let (mut name, mut shape) = (&input.name, input.shape.clone());
+        if let Some(part) = part_of(name) {
+            let all = parts.iter().filter(|other| other.whole == part.whole);
+            shape[part.dim] = all.map(|other| other.window[1]).max().unwrap_or(0);
+            name = &part.whole;
+        }
+        wanted.insert(name.clone(), (dtype, shape));
+    }
+    let wanted: Vec<_> = wanted.into_iter().map(|(name, (dtype, shape))| (name, dtype, shape)).collect();
+    checkpoint::compare(&wanted, checkpoint)?;
+    let value = |input: &Tensor| {
+        let Some(part) = part_of(&input.name) else { return checkpoint.tensors[&input.name].clone() };
+        let [start, limit] = part.window;
+        let pieces = Pieces {
+            name: part.whole.clone(),
+            dim: part.dim,
+            limits: vec![(part.part.clone(), start, limit)],
+        };
+        let (_, value) = pieces.split(&literal(&checkpoint.tensors[&part.whole])).remove(0);
+        tensor_data(&value)
+    };
+    Ok(kept().map(|input| (input.name.clone(), value(input))).collect())
 }
 
 /// The step of one device with our layouts: XLA divides inputs and outputs evenly or not at all.

@@ -63,7 +63,7 @@ pub struct RunnerOptions {
     /// [`Runner::instruction_nanos`].
     pub record: bool,
     /// The processes that share the ranks; without them this process runs all.
-    pub processes: Option<Arc<Processes>>,
+    pub processes: Option<Arc<dyn Processes>>,
 }
 
 impl Default for RunnerOptions {

@@ -7,18 +7,36 @@ use std::time::{Duration, Instant};
 use half::bf16;
 use partita_base::{DType, Diagnostic, Id, Result};
 use partita_comm::{
-    CollectiveSpec, Combiner, Endpoint, Exchange, Failure, Poll, Processes, World, run_ranks,
+    CollectiveSpec, Combiner, Endpoint, Exchange, Failure, HostProcesses, Poll, Processes, World, run_ranks,
 };
+
+use crate::mailbox;
 
 const RANKS: usize = 5;
 
+/// How processes are connected.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// By files of one host.
+    Files,
+    /// By messages, with a seed of their delays.
+    Messages(u64),
+}
+
+const KINDS: [Kind; 3] = [Kind::Files, Kind::Messages(1), Kind::Messages(2)];
+
 /// Runs `body` once for each of `count` processes and returns what they return, in order.
-fn each<T: Send>(count: usize, body: impl Fn(Arc<Processes>) -> T + Sync) -> Vec<T> {
+fn each<T: Send>(kind: Kind, count: usize, body: impl Fn(Arc<dyn Processes>) -> T + Sync) -> Vec<T> {
     let folder = tempfile::tempdir().unwrap();
+    let connected = if let Kind::Messages(seed) = kind { mailbox::join(count, seed) } else { Vec::new() };
+    let join = |index: usize| match connected.get(index) {
+        Some(processes) => processes.clone(),
+        None => HostProcesses::join(folder.path(), index, count, Duration::from_secs(30)).unwrap(),
+    };
     std::thread::scope(|scope| {
         let process = |index: usize| {
-            let (folder, body) = (folder.path(), &body);
-            scope.spawn(move || body(Processes::join(folder, index, count, Duration::from_secs(30)).unwrap()))
+            let (body, join) = (&body, &join);
+            scope.spawn(move || body(join(index)))
         };
         let processes: Vec<_> = (0..count).map(process).collect();
         processes.into_iter().map(|process| process.join().unwrap()).collect()
@@ -89,8 +107,8 @@ fn results(endpoint: Endpoint) -> Result<Vec<Vec<u8>>> {
 #[test]
 fn collectives_have_the_bits_that_they_have_in_one_process() {
     let expected = run_ranks(RANKS, specs(), results).unwrap();
-    for count in [2, 3, RANKS] {
-        let found = each(count, |processes| {
+    for (kind, count) in KINDS.into_iter().flat_map(|kind| [2, 3, RANKS].map(|count| (kind, count))) {
+        let found = each(kind, count, |processes| {
             let world = processes.world(RANKS, specs()).unwrap();
             assert_eq!(world.local_ranks(), processes.ranks(processes.index(), RANKS).collect::<Vec<_>>());
             assert_eq!((world.is_first(), world.is_whole()), (processes.index() == 0, false));
@@ -103,15 +121,19 @@ fn collectives_have_the_bits_that_they_have_in_one_process() {
                 ranks.into_iter().map(|rank| rank.join().unwrap()).collect::<Vec<_>>()
             })
         });
-        assert!(found.concat() == expected, "{count} processes");
+        assert!(found.concat() == expected, "{kind:?}, {count} processes");
     }
 }
 
 #[test]
 fn processes_agree_and_hand_each_other_bytes() {
+    KINDS.into_iter().for_each(agree);
+}
+
+fn agree(kind: Kind) {
     // Longer than one chunk of the control channel.
     let long = |rank: usize| (0..600_000 + rank).map(|i| (i * 7 + rank) as u8).collect::<Vec<u8>>();
-    let codes = each(3, |processes| {
+    let codes = each(kind, 3, |processes| {
         let index = processes.index();
         let world = processes.world(RANKS, vec![]).unwrap();
         assert_eq!(world.largest(10 + index as u64).unwrap(), 12);
@@ -137,7 +159,11 @@ fn processes_agree_and_hand_each_other_bytes() {
 
 #[test]
 fn a_failure_ends_the_collectives_of_all_but_not_what_they_say_to_each_other() {
-    each(2, |processes| {
+    KINDS.into_iter().for_each(fail);
+}
+
+fn fail(kind: Kind) {
+    each(kind, 2, |processes| {
         let world = processes.world(2, vec![CollectiveSpec::barrier(vec![0, 1])]).unwrap();
         let transport = world.transport();
         if processes.index() == 1 {
@@ -157,8 +183,12 @@ fn a_failure_ends_the_collectives_of_all_but_not_what_they_say_to_each_other() {
 
 #[test]
 fn a_process_that_leaves_is_missed() {
+    KINDS.into_iter().for_each(leave);
+}
+
+fn leave(kind: Kind) {
     let ends = |goes_on: &(dyn Fn(&World) -> String + Sync)| {
-        let told = each(2, |processes| {
+        let told = each(kind, 2, |processes| {
             let world = processes.world(2, vec![CollectiveSpec::barrier(vec![0, 1])]).unwrap();
             if processes.index() == 0 { goes_on(&world) } else { String::new() }
         });
@@ -175,8 +205,8 @@ fn a_process_that_leaves_is_missed() {
 #[test]
 fn places_among_the_processes_are_checked() {
     let folder = tempfile::tempdir().unwrap();
-    let join = |index, count| Processes::join(folder.path(), index, count, Duration::from_millis(30));
-    let code = |joined: Result<Arc<Processes>>| joined.unwrap_err().code;
+    let join = |index, count| HostProcesses::join(folder.path(), index, count, Duration::from_millis(30));
+    let code = |joined: Result<Arc<dyn Processes>>| joined.unwrap_err().code;
     assert_eq!(code(join(2, 2)), "E448");
     let alone = join(0, 1).unwrap();
     assert!(alone.world(3, vec![]).unwrap().is_whole());
@@ -230,7 +260,7 @@ fn a_file_that_cannot_be_made_is_told_and_waited_for_by_nobody() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("world-0.tmp")).unwrap();
     let process = |index: usize| {
-        let processes = Processes::join(folder.path(), index, 2, Duration::from_secs(30)).unwrap();
+        let processes = HostProcesses::join(folder.path(), index, 2, Duration::from_secs(30)).unwrap();
         let error = processes.world(2, vec![CollectiveSpec::send(0, 1, 8)]).err().unwrap();
         error.code
     };

@@ -10,7 +10,7 @@ use crate::output::format::bytes;
 use crate::run::answer;
 use indexmap::IndexMap;
 use partita::execution::tensor_data;
-use partita::xla::{self, Form, RUNNER};
+use partita::xla::{self, Form};
 use partita_base::{Diagnostic, Result};
 use partita_runtime::checkpoint::{TensorData, export_weights};
 use partita_schedule::Plan;
@@ -105,25 +105,19 @@ fn export_model(args: &ExportArgs, output: &mut Output) -> Result<()> {
 
 /// Writes the step of a config as a folder that a script runs.
 fn export_step(args: &ExportArgs, output: &mut Output) -> Result<()> {
-    let no_step = |found: String| {
-        Diagnostic::new("E038", "a step is exported with the initial state of a config")
-            .at("--for xla")
-            .expected("a bundled config or a config file, without --from")
-            .found(found)
-    };
     if plan_file(&args.source).is_some() {
-        return Err(no_step(format!("the plan {}", args.source)));
+        return Err(Diagnostic::new("E038", "a plan has no step")
+            .at("--for xla")
+            .expected("a config, or the folder of a run")
+            .found(format!("the plan {}", args.source)));
     }
     let Source { session, saved } =
         Source::open(&args.source, args.from.as_deref(), &args.flags.overrides()?)?;
-    if let Some(saved) = saved {
-        return Err(no_step(format!("the checkpoint {}", saved.path.display())));
-    }
     let form = match args.form {
         XlaForm::Uniform => Form::Uniform,
         XlaForm::Global => Form::Global,
     };
-    let step = xla::export(&session, form)?;
+    let step = xla::export(&session, form, saved.as_ref())?;
     let folder = args.out.clone().unwrap_or_else(|| format!("{}-xla", session.config().model.name()).into());
     std::fs::create_dir(&folder).map_err(|error| {
         Diagnostic::new("E043", "the folder of the step cannot be made")
@@ -132,22 +126,12 @@ fn export_step(args: &ExportArgs, output: &mut Output) -> Result<()> {
             .found(error.to_string())
             .help("name another folder with --out, or remove this one")
     })?;
-    let write = |name: &str, text: &str| {
-        write_new(&folder.join(name), "the step", "--out", |file| file.write_all(text.as_bytes()))
-    };
-    for (module, text) in step.manifest.modules.iter().zip(&step.modules) {
-        write(&module.file, text)?;
-    }
-    export_weights(&folder.join("state.safetensors"), &step.state)?;
-    export_weights(&folder.join("feeds.safetensors"), &step.feeds)?;
-    write("run.py", RUNNER)?;
-    let manifest = serde_json::to_string(&step.manifest).expect("a manifest has only strings as keys");
-    write("manifest.json", &manifest)?;
+    step.write(&folder)?;
     let exported = Exported {
         file: folder.display().to_string(),
         tensors: step.state.len(),
         bytes: step.state.values().map(|tensor| tensor.bytes.len() as u64).sum(),
-        checkpoint: None,
+        checkpoint: saved.map(|saved| saved.path.display().to_string()),
     };
     answer(&exported, Exported::text, output);
     Ok(())

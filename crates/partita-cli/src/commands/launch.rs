@@ -4,12 +4,16 @@ use crate::cli::LaunchArgs;
 use crate::interrupt::Requests;
 use crate::output::Output;
 use crate::run::Ending;
+use partita::engine::{Engine, Host};
+use partita::launcher;
 use partita::session::Execution;
 use partita_base::{Diagnostic, Result};
-use partita_runtime::{PEER_FAILED, PROCESS_ENDED, Processes};
+use partita_runtime::checkpoint::latest;
+use partita_runtime::{HostProcesses, PEER_FAILED, PROCESS_ENDED, Processes};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,6 +22,10 @@ const PLACE: &str = "PARTITA_LAUNCH";
 
 /// The exit code of a launched process that ended only because another one failed.
 pub const CONSEQUENCE: u8 = 3;
+
+/// Files in the folder in which processes meet: the checkpoint folder of their run, and that of the run before a restart.
+const RUN: &str = "run";
+const RESTARTED: &str = "restarted";
 
 /// How long processes wait for each other at first.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -34,6 +42,17 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// E448 if it cannot join them; E449 if there are more processes than ranks, or if its place in the environment is not
 /// valid.
 pub fn share(execution: Execution, ranks: usize) -> Result<Execution> {
+    share_on(Engine::Native, &Host::default(), execution, ranks)
+}
+
+/// As [`share`], for an engine: those of MPI share the ranks as well.
+///
+/// # Errors
+/// Those of [`share`].
+pub fn share_on(engine: Engine, host: &Host, execution: Execution, ranks: usize) -> Result<Execution> {
+    if let (Engine::Mpi, Some(processes)) = (engine, &host.mpi) {
+        return among(processes.clone(), execution, ranks, "mpirun -n");
+    }
     let Some(place) = std::env::var_os(PLACE) else { return Ok(execution) };
     let wrong = || {
         Diagnostic::new("E449", format!("the variable {PLACE} names no place among processes"))
@@ -44,21 +63,92 @@ pub fn share(execution: Execution, ranks: usize) -> Result<Execution> {
     let (index, count) = numbers.split_once('/').ok_or_else(wrong)?;
     let (index, count): (usize, usize) =
         (index.parse().map_err(|_| wrong())?, count.parse().map_err(|_| wrong())?);
-    if count > ranks {
-        return Err(Diagnostic::new("E449", format!("{count} processes have only {ranks} ranks to run"))
-            .at("partita launch -n")
-            .expected(format!("at most {ranks} processes: one for each rank of the mesh"))
-            .found(count.to_string()));
+    fits(count, ranks, "partita launch -n")?;
+    let processes = HostProcesses::join(Path::new(folder), index, count, PATIENCE)?;
+    among(processes, execution, ranks, "partita launch -n")
+}
+
+/// E449 if there are more processes than ranks.
+fn fits(count: usize, ranks: usize, at: &str) -> Result<()> {
+    if count <= ranks {
+        return Ok(());
     }
-    let processes = Processes::join(Path::new(folder), index, count, PATIENCE)?;
+    Err(Diagnostic::new("E449", format!("{count} processes have only {ranks} ranks to run"))
+        .at(at)
+        .expected(format!("at most {ranks} processes: one for each rank of the mesh"))
+        .found(count.to_string()))
+}
+
+/// The execution of one of several processes, which takes its part of the cores.
+fn among(processes: Arc<dyn Processes>, execution: Execution, ranks: usize, at: &str) -> Result<Execution> {
+    let count = processes.count();
+    fits(count, ranks, at)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let workers = execution.workers.unwrap_or_else(|| (cores / count).max(1));
     Ok(Execution { workers: Some(workers), processes: Some(processes), ..execution })
 }
 
+/// A note if another launcher started several processes and each of them runs all ranks.
+pub fn alone(engine: Engine) -> Option<String> {
+    let place = launcher::Place::find(|name| std::env::var(name).ok())?;
+    let count = place.count.filter(|&count| count > 1)?;
+    if engine == Engine::Mpi || std::env::var_os(PLACE).is_some() {
+        return None;
+    }
+    let name = place.launcher;
+    Some(format!(
+        "{name} started {count} processes, and each of them runs all ranks: they share ranks under `partita launch -n \
+         {count}`, or with `--engine mpi` under mpirun"
+    ))
+}
+
+/// Tells the first process why this one failed; it prints the first reason. All processes call this as they end.
+pub fn report_to_first(reason: Option<&Diagnostic>, processes: &Arc<dyn Processes>, output: &mut Output) {
+    let text = reason.map(Diagnostic::to_string).unwrap_or_default();
+    let world = processes.world(processes.count(), Vec::new());
+    let told = world.and_then(|world| world.transport().control_all_gather(text.as_bytes()));
+    if processes.index() > 0 {
+        return;
+    }
+    if let Some(reason) = reason {
+        return output.error(reason);
+    }
+    let all = told.unwrap_or_default();
+    if let Some((index, said)) = all.iter().enumerate().find(|(_, said)| !said.is_empty()) {
+        let count = processes.count();
+        let said = String::from_utf8_lossy(said).trim_end().to_string();
+        output.error(&Diagnostic::new("E449", format!("process {index} of {count} failed")).note(said));
+    }
+}
+
+/// The folder through which a launched process finds the others.
+fn meeting() -> Option<PathBuf> {
+    let place = std::env::var(PLACE).ok()?;
+    place.split_once(':').map(|(_, folder)| PathBuf::from(folder))
+}
+
+/// Tells the launcher where the run of this process keeps its checkpoints, for a restart.
+pub fn record(folder: Option<&Path>) {
+    if let (Some(meeting), Some(folder)) = (meeting(), folder) {
+        // Without the file a restart begins as the run did.
+        let _ = std::fs::write(meeting.join(RUN), folder.as_os_str().as_encoded_bytes());
+    }
+}
+
+/// After a restart: the checkpoint folder of the run that died, if it has a checkpoint.
+///
+/// # Errors
+/// E311 if the folder cannot be read.
+pub fn restarted() -> Result<Option<PathBuf>> {
+    let Some(meeting) = meeting() else { return Ok(None) };
+    let Ok(folder) = std::fs::read_to_string(meeting.join(RESTARTED)) else { return Ok(None) };
+    latest(Path::new(&folder))
+}
+
 /// Whether this is a launched process that ended because another one did, which tells why.
-pub fn is_consequence(diagnostic: &Diagnostic) -> bool {
-    std::env::var_os(PLACE).is_some() && matches!(diagnostic.code, PEER_FAILED | PROCESS_ENDED)
+pub fn is_consequence(diagnostic: &Diagnostic, is_one_of_several: bool) -> bool {
+    (is_one_of_several || std::env::var_os(PLACE).is_some())
+        && matches!(diagnostic.code, PEER_FAILED | PROCESS_ENDED)
 }
 
 /// A process that was started.
@@ -80,16 +170,55 @@ impl Drop for Meeting {
 }
 
 /// Runs the command in so many processes and shows the output of the first. If one fails, the others end too, and its
-/// error is printed. Ctrl-C, or SIGTERM, lets all of them save and end; a second one ends them at once.
+/// error is printed; if one dies and restarts are left, all start again. Ctrl-C, or SIGTERM, lets all of them save and end;
+/// a second one ends them at once.
 ///
 /// # Errors
 /// E449 if a process cannot be started, or fails without an error message.
 pub fn launch(args: &LaunchArgs, output: &mut Output) -> Result<Ending> {
-    let count = args.processes as usize;
-    let folder = Meeting(folder()?);
+    let mut count = args.processes as usize;
+    let requests = Requests::catch().ok();
+    let mut run: Option<Vec<u8>> = None;
+    for restart in 0.. {
+        let folder = Meeting(folder()?);
+        if let Some(run) = &run {
+            let _ = std::fs::write(folder.0.join(RESTARTED), run);
+        }
+        let processes = match attempt(args, count, &folder.0, requests.as_ref())? {
+            Some(processes) => processes,
+            None => return Ok(Ending::Stopped),
+        };
+        let dead: Vec<usize> =
+            (0..count).filter(|&index| processes[index].ended.is_some_and(|s| s.code().is_none())).collect();
+        if dead.is_empty() || restart == args.restarts {
+            return report(processes, output);
+        }
+        // A run that was restarted before its first checkpoint continues the one before it.
+        run = std::fs::read(folder.0.join(RUN)).ok().or(run);
+        let names: Vec<String> = dead.iter().map(usize::to_string).collect();
+        let names = names.join(", ");
+        if args.elastic {
+            count = count.saturating_sub(dead.len()).max(1);
+        }
+        output.waiting(&format!(
+            "process {names} died: restart {} of {} in {count} processes",
+            restart + 1,
+            args.restarts
+        ));
+    }
+    unreachable!("the last restart returns")
+}
+
+/// Runs the command once in `count` processes, to their end; `None` if they were ended by a second Ctrl-C.
+fn attempt(
+    args: &LaunchArgs,
+    count: usize,
+    folder: &Path,
+    requests: Option<&Requests>,
+) -> Result<Option<Vec<Launched>>> {
     let mut processes: Vec<Launched> = Vec::new();
     for index in 0..count {
-        match start(args, index, &folder.0) {
+        match start(args, index, count, folder) {
             Ok(process) => processes.push(process),
             Err(error) => {
                 processes.iter_mut().for_each(end);
@@ -97,15 +226,14 @@ pub fn launch(args: &LaunchArgs, output: &mut Output) -> Result<Ending> {
             }
         }
     }
-    let requests = Requests::catch().ok();
     let (mut stopped_at, mut requested): (Option<Instant>, usize) = (None, 0);
     while processes.iter().any(|process| process.ended.is_none()) {
-        if requests.as_ref().is_some_and(Requests::take) {
+        if requests.is_some_and(Requests::take) {
             requested += 1;
             let running = processes.iter_mut().filter(|process| process.ended.is_none());
             if requested > 1 {
                 running.for_each(end);
-                return Ok(Ending::Stopped);
+                return Ok(None);
             }
             running.for_each(request_stop);
         }
@@ -127,7 +255,7 @@ pub fn launch(args: &LaunchArgs, output: &mut Output) -> Result<Ending> {
         }
         std::thread::sleep(LOOK_EVERY);
     }
-    report(processes, output)
+    Ok(Some(processes))
 }
 
 /// Where processes meet: in memory, where the system has a place for that and the user names no other.
@@ -145,7 +273,7 @@ fn folder() -> Result<PathBuf> {
 }
 
 /// Starts a process. Only the first one has the terminal.
-fn start(args: &LaunchArgs, index: usize, folder: &Path) -> Result<Launched> {
+fn start(args: &LaunchArgs, index: usize, count: usize, folder: &Path) -> Result<Launched> {
     let (program, arguments) = args.command.split_first().expect("clap asks for a command");
     let is_first = index == 0;
     let pipe = |first: Stdio, other: Stdio| if is_first { first } else { other };
@@ -154,13 +282,13 @@ fn start(args: &LaunchArgs, index: usize, folder: &Path) -> Result<Launched> {
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     let child = command
         .args(arguments)
-        .env(PLACE, format!("{index}/{}:{}", args.processes, folder.display()))
+        .env(PLACE, format!("{index}/{count}:{}", folder.display()))
         .stdin(Stdio::null())
         .stdout(pipe(Stdio::inherit(), Stdio::null()))
         .stderr(pipe(Stdio::inherit(), Stdio::piped()))
         .spawn();
     let mut child = child.map_err(|error| {
-        Diagnostic::new("E449", format!("process {index} of {} cannot be started", args.processes))
+        Diagnostic::new("E449", format!("process {index} of {count} cannot be started"))
             .at(program.to_string_lossy())
             .found(error.to_string())
             .help("name the program and its arguments after `--`")

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod calibrate;
+pub mod checkpoint;
 pub mod estimate;
 pub mod eval;
 pub mod explain;
@@ -23,4 +24,5 @@ pub mod show;
 pub mod simulate;
 pub mod timetable;
 pub mod train;
+mod train_xla;
 pub mod verify;

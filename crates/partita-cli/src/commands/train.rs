@@ -1,15 +1,16 @@
 //! `partita train`: verify, train, validate, sample, save, summarise.
 
 use crate::cli::TrainArgs;
-use crate::commands::launch;
 use crate::commands::profile::{ROWS_SHOWN, Recorded, write_trace, written};
 use crate::commands::verify::{Guard, refused_to_train};
+use crate::commands::{launch, train_xla};
 use crate::files::check_new;
 use crate::interrupt::Interrupt;
 use crate::metrics::Metrics;
 use crate::output::Output;
 use crate::output::events::{Step, Stopped, Summary, Validation};
 use crate::run::{Ending, answer};
+use partita::engine::{Engine, Host};
 use partita::one_device;
 use partita::profile::{By, Cycle, Sort};
 use partita::run_files::{Saved, default_dir};
@@ -28,9 +29,9 @@ const STOPPING: &str = "stopping after this step, which is saved; Ctrl-C again e
 const PROMPT: &[u8] = b"fn ";
 
 /// Prints the progress of a run, and writes its metrics.
-struct Printing<'a> {
-    output: &'a mut Output,
-    metrics: Metrics,
+pub(super) struct Printing<'a> {
+    pub output: &'a mut Output,
+    pub metrics: Metrics,
 }
 
 impl Observer for Printing<'_> {
@@ -56,7 +57,11 @@ impl Observer for Printing<'_> {
 }
 
 /// Runs the command.
-pub fn train(args: &TrainArgs, session: Session, output: &mut Output) -> Result<Ending> {
+pub fn train(args: &TrainArgs, session: Session, host: &Host, output: &mut Output) -> Result<Ending> {
+    args.engine.check(&session, host)?;
+    if let Some(note) = launch::alone(args.engine) {
+        output.note(note);
+    }
     let interrupt = Interrupt::catch();
     if let Err(error) = &interrupt {
         output.note(format!("Ctrl-C will end this run without a checkpoint: {error}"));
@@ -77,12 +82,18 @@ pub fn train(args: &TrainArgs, session: Session, output: &mut Output) -> Result<
         config.train.batch
     ));
     output.note(feed.describe());
-    let session =
-        session.with_execution(execution.clone())?.with_execution(launch::share(execution, ranks)?)?;
+    let shared = launch::share_on(args.engine, host, execution.clone(), ranks)?;
+    if args.engine == Engine::Xla {
+        return train_xla::train(args, &session.with_execution(execution)?, output);
+    }
+    let session = session.with_execution(execution.clone())?.with_execution(shared)?;
     let config = session.config();
 
     // Errors of the checkpoint or the folder are reported before the verification, which takes a while.
-    let resumed = args.resume.as_ref().map(|path| Saved::find(config, path.as_deref())).transpose()?;
+    let resumed = match launch::restarted()? {
+        Some(path) => Some(Saved::at(&path)?),
+        None => args.resume.as_ref().map(|path| Saved::find(config, path.as_deref())).transpose()?,
+    };
     let built = output.during("planning the step", || session.build_model(&model))?;
     for note in session.notes(&model, &built) {
         output.note(note);
@@ -90,6 +101,7 @@ pub fn train(args: &TrainArgs, session: Session, output: &mut Output) -> Result<
     let mut trainer = output.during("lowering the step", || {
         Trainer::new(&session, model.clone(), &built, feed.clone(), resumed.as_ref())
     })?;
+    launch::record(trainer.folder());
     if let Some(Saved { path, checkpoint }) = &resumed {
         output.note(format!("resumed {} after step {}", path.display(), checkpoint.step));
         if checkpoint.step >= config.train.steps {
@@ -125,21 +137,10 @@ pub fn train(args: &TrainArgs, session: Session, output: &mut Output) -> Result<
         trainer.profile(cycle);
     }
 
-    let mut verify_ok = None;
-    if !args.no_verify {
-        let verified = session.clone();
-        #[cfg(feature = "testing")]
-        let verified = verified.with_broken_rule(args.break_rule.clone());
-        let guard = Guard::new(&verified, output, "the CPU device", false);
-        let verified = verified.verify(verified.verification_rows(), &verified.step_runner(), &guard)?;
-        drop(guard);
-        output.verify(&verified.report);
-        if !verified.report.ok {
-            output.error(&refused_to_train());
-            return Ok(Ending::CheckFailed);
-        }
-        verify_ok = Some(verified.report.ok);
-    }
+    let verify_ok = match verified(args, &session, output)? {
+        Some(false) => return Ok(Ending::CheckFailed),
+        ok => ok,
+    };
     trainer.initialize()?;
     note_slow_ops(trainer.step().train_loop.runner(), output);
     output.during("lowering the validation", || trainer.prepare_validation())?;
@@ -203,6 +204,24 @@ pub fn train(args: &TrainArgs, session: Session, output: &mut Output) -> Result<
         peak_bytes_used: last.map(|r| r.peak_bytes_used as u64),
     });
     Ok(Ending::Done)
+}
+
+/// Whether the plan changes no number; `None` with `--no-verify`.
+pub(super) fn verified(args: &TrainArgs, session: &Session, output: &mut Output) -> Result<Option<bool>> {
+    if args.no_verify {
+        return Ok(None);
+    }
+    let verified = session.clone();
+    #[cfg(feature = "testing")]
+    let verified = verified.with_broken_rule(args.break_rule.clone());
+    let guard = Guard::new(&verified, output, "the CPU device", false);
+    let verified = verified.verify(verified.verification_rows(), &verified.step_runner(), &guard)?;
+    drop(guard);
+    output.verify(&verified.report);
+    if !verified.report.ok {
+        output.error(&refused_to_train());
+    }
+    Ok(Some(verified.report.ok))
 }
 
 fn mean(duration: Duration, steps: u64) -> Duration {

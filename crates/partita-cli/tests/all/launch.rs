@@ -149,3 +149,97 @@ fn a_signal_to_the_launcher_alone_saves_and_ends_all_processes() {
         assert!((0..2).all(|index| process(launcher.id(), index).is_none()), "a process still runs");
     }
 }
+
+/// The steps of a run, its checkpoint every 20, and its folder.
+const LONG_RUN: [&str; 6] =
+    ["--checkpoint-every", "20", "--set", "train.steps=600", "--set", "train.validate_every=0"];
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_run_whose_process_dies_continues_from_its_last_checkpoint_to_the_same_bits() {
+    let place = crate::place();
+    let alone = place.train("mlp", "dp=2", &[&LONG_RUN[..], &["--checkpoint-dir", "alone"]].concat());
+    let expected = alone.losses();
+    for (seed, flags) in [(0, &["--restarts", "2"][..]), (1, &["--restarts", "1", "--elastic"])] {
+        let dir = format!("restarted-{seed}");
+        let more = [&LONG_RUN[..], &["--checkpoint-dir", &dir]].concat();
+        let mut arguments = launch(2, "mlp", "dp=2", &more);
+        arguments.splice(3..3, flags.iter().map(|flag| flag.to_string()));
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let mut launcher = place.command(&arguments);
+        let mut launcher = launcher.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // Before the first checkpoint, or some time after it.
+        let last = [7, 233][seed];
+        let mut killed = false;
+        let mut losses = vec![f64::NAN; expected.len()];
+        for line in BufReader::new(launcher.stdout.take().unwrap()).lines().map(Result::unwrap) {
+            let event: serde_json::Value = serde_json::from_str(&line).unwrap();
+            if event["event"] != "step" {
+                continue;
+            }
+            let step = event["step"].as_u64().unwrap();
+            losses[step as usize - 1] = event["loss"].as_f64().unwrap();
+            if step >= last && !killed {
+                let id = process(launcher.id(), seed).expect("the process runs");
+                assert!(Command::new("kill").args(["-9", &id.to_string()]).status().unwrap().success());
+                killed = true;
+            }
+        }
+        let status = launcher.wait().unwrap();
+        let mut said = String::new();
+        launcher.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(status.code(), Some(0), "{said}");
+        assert!(killed && said.contains(&format!("process {seed} died: restart 1")), "{said}");
+        assert!(losses == expected, "{seed}: other losses after a restart");
+        for file in ["model.safetensors", "optimizer.safetensors"] {
+            let bytes = |dir: &str| fs::read(newest(&place.path(dir)).join(file)).unwrap();
+            assert!(bytes(&dir) == bytes("alone"), "{seed}: other bytes in {file}");
+        }
+    }
+}
+
+#[test]
+fn an_engine_refuses_what_it_cannot_do_before_it_starts() {
+    let place = crate::place();
+    for (engine, mesh, word) in
+        [("mpi", "dp=2", "partita-mpi"), ("torch", "dp=2", "--engine native"), ("xla", "pp=2", "pp=2")]
+    {
+        let refused = place.train("mlp", mesh, &["--engine", engine]);
+        refused.refuses("E060", &[word]);
+    }
+    place.train("mlp", "dp=2", &["--engine", "cuda"]).refuses("E033", &["native"]);
+    let none = place.run_with(&["train", "mlp", "--json", "--engine", "xla", "--no-verify"], |command| {
+        command.env("PARTITA_PYTHON", "/no/such/python")
+    });
+    none.refuses("E061", &["PARTITA_PYTHON"]);
+}
+
+#[test]
+fn checkpoints_are_listed_shown_and_verified() {
+    let place = crate::place();
+    place.train(
+        "mlp",
+        "dp=2",
+        &["--set", "train.steps=4", "--checkpoint-every", "2", "--checkpoint-dir", "run"],
+    );
+    let run = |words: &str| place.run(&words.split(' ').chain(["--json"]).collect::<Vec<_>>());
+    let listed = run("checkpoint ls run");
+    let all = listed.of("checkpoints")[0]["checkpoints"].as_array().unwrap().clone();
+    assert_eq!(all.iter().map(|c| c["latest"] == true).collect::<Vec<_>>(), [false, true]);
+    let shown = run("checkpoint show run").of("checkpoint")[0].clone();
+    assert_eq!((shown["step"].as_u64(), shown["meta"]["mesh"].as_str()), (Some(4), Some("dp=2")));
+    assert!(shown["tensors"].as_array().unwrap().iter().any(|t| t["name"] == "layers.0.weight"), "{shown}");
+    assert_eq!(run("checkpoint verify run").code, Some(0));
+    // A flipped bit, and a file cut short.
+    let model = |step: usize| place.path("run").join(format!("step-{step:08}")).join("model.safetensors");
+    let mut bytes = fs::read(model(2)).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(model(2), &bytes).unwrap();
+    let damaged = run("checkpoint verify run");
+    assert_eq!(damaged.code, Some(1), "{}", damaged.err);
+    let all = damaged.of("checkpoints")[0]["checkpoints"].clone();
+    assert!(all[0]["problem"].as_str().unwrap().starts_with("E312") && all[1]["problem"].is_null(), "{all}");
+    fs::write(model(4), &bytes[..bytes.len() / 2]).unwrap();
+    assert_eq!(run("checkpoint verify run/step-00000004").code, Some(1));
+    run("checkpoint ls nowhere").refuses("E311", &["nowhere"]);
+}

@@ -74,7 +74,7 @@ fn this_process_stays_within_its_planned_memory() {
 
     let before = status_bytes("VmRSS");
     let mut output = Output::to(Box::new(std::io::sink()), Box::new(std::io::sink()), true, None);
-    assert_eq!(run(&cli, &mut output).unwrap(), Ending::Done);
+    assert_eq!(run(&cli, &partita::engine::Host::default(), &mut output).unwrap(), Ending::Done);
     let held = status_bytes("VmHWM") - before;
 
     let planned = planned_bytes(&session);

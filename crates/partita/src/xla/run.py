@@ -4,7 +4,7 @@ It compiles the module with XLA through jaxlib (CPU, GPU or TPU devices, one for
 of the initial state, and then feeds, steps and donates: a step's new state takes the memory of the old one. All that is
 known of the step is in `manifest.json`. Tried with jax and jaxlib 0.10.2; the calls of jaxlib are in `Program`.
 
-    python run.py [--steps N] [--json] [--save state.safetensors] [--collectives]
+    python run.py [--steps N] [--json] [--save state.safetensors] [--save-every N] [--save-in DIR] [--collectives]
 """
 
 import argparse
@@ -13,6 +13,7 @@ import os
 import re
 import struct
 import sys
+import time
 from pathlib import Path
 
 FORMAT = "partita-xla-1"
@@ -165,7 +166,7 @@ class Run:
             for tensor in self.module["inputs"]
             if tensor["kind"] in ("parameter", "state")
         }
-        self.steps, self.scalar = 0, lambda tensor, value: np.array(value).astype(element_type(MLIR[tensor["dtype"]]))
+        self.steps, self.scalar = self.manifest["first"], lambda tensor, value: np.array(value).astype(element_type(MLIR[tensor["dtype"]]))
 
     def argument(self, tensor):
         kind = tensor["kind"]
@@ -223,6 +224,8 @@ def main():
     parser.add_argument("--steps", type=int, help="how many steps; all that there are batches for by default")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each step")
     parser.add_argument("--save", type=Path, help="a new safetensors file for the state after the last step")
+    parser.add_argument("--save-every", type=int, metavar="N", help="also save the state after every N-th step and the last")
+    parser.add_argument("--save-in", type=Path, metavar="DIR", default=folder, help="the folder for these files")
     parser.add_argument("--collectives", action="store_true", help="count the collectives of the module and of XLA's program")
     options = parser.parse_args()
     manifest = json.loads((options.folder / "manifest.json").read_text())
@@ -245,14 +248,22 @@ def main():
         for kind, count in counts.items():
             line = f"{kind}: {count['module']} in the module, {count['compiled']} as compiled, of {count['tensors']} tensors"
             print(json.dumps({"kind": kind, **count}) if options.json else line, flush=True)
-    steps = len(manifest["learning_rates"]) if options.steps is None else options.steps
-    for _ in range(steps):
+    left = len(manifest["learning_rates"]) - manifest["first"]
+    steps = left if options.steps is None else options.steps
+    for number in range(1, steps + 1):
+        began = time.perf_counter()
         values = run.step()
+        seconds = time.perf_counter() - began
         scalars = {name: float(value) for name, value in values.items() if value.ndim == 0}
         if options.json:
-            print(json.dumps({"step": run.steps, **scalars}), flush=True)
+            print(json.dumps({"step": run.steps, **scalars, "seconds": seconds}), flush=True)
         else:
             print(f"step {run.steps}  " + "  ".join(f"{name} {value:.6f}" for name, value in scalars.items()), flush=True)
+        every = options.save_every
+        if every is not None and (number == steps or every and run.steps % every == 0):
+            path = options.save_in / f"state-{run.steps}.safetensors"
+            write_safetensors(path, run.state())
+            print(json.dumps({"step": run.steps, "saved": str(path)}) if options.json else f"saved {path}", flush=True)
     if options.save:
         write_safetensors(options.save, run.state())
 

@@ -75,7 +75,7 @@ fn the_manifest_says_where_every_element_of_every_tensor_is() {
         let shape = format!("mesh.shape={mesh}");
         overrides.extend([shape.as_str(), "train.steps=2"]);
         let step =
-            export(&session("gpt", &overrides), form).unwrap_or_else(|error| panic!("{mesh}: {error}"));
+            export(&session("gpt", &overrides), form, None).unwrap_or_else(|error| panic!("{mesh}: {error}"));
         let [module] = &step.manifest.modules[..] else { panic!("one stage") };
         for tensor in module.inputs.iter().chain(&module.outputs) {
             let mut held = vec![false; tensor.shape.iter().product()];
@@ -114,7 +114,7 @@ fn the_manifest_says_where_every_element_of_every_tensor_is() {
 fn a_pipeline_is_refused_by_name() {
     let mut overrides = sizes("gpt");
     overrides.extend(["model.layers=2", "mesh.shape=pp=2", "train.microbatches=2"]);
-    let error = export(&session("gpt", &overrides), Form::Uniform).unwrap_err();
+    let error = export(&session("gpt", &overrides), Form::Uniform, None).unwrap_err();
     assert_eq!(error.code, "E276");
     assert!(error.to_string().contains("pp"), "{error}");
 }

@@ -1,0 +1,163 @@
+//! `partita checkpoint`: lists, shows and verifies the checkpoints of a run.
+
+use crate::cli::{CheckpointArgs, CheckpointCommand};
+use crate::output::Output;
+use crate::output::events::Event;
+use crate::output::format::{bytes, table};
+use crate::run::{Ending, answer};
+use partita_base::{Diagnostic, Result};
+use partita_runtime::checkpoint::{find, latest, list, load, run_folder};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// A checkpoint in a list.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Listed {
+    /// Its folder.
+    pub path: String,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Whether a run continues from it by default.
+    pub latest: bool,
+    /// Of a verification: what is wrong with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// The checkpoints of a run.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Checkpoints {
+    /// Oldest first.
+    pub checkpoints: Vec<Listed>,
+}
+
+impl Event for Checkpoints {
+    const NAME: &'static str = "checkpoints";
+}
+
+/// A tensor of a checkpoint.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Stored {
+    /// Its name.
+    pub name: String,
+    /// Its element type.
+    pub dtype: String,
+    /// Its global shape.
+    pub shape: Vec<usize>,
+}
+
+/// One checkpoint.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Shown {
+    /// Its folder.
+    pub path: String,
+    /// Steps taken.
+    pub step: u64,
+    /// What it says of its run.
+    pub meta: BTreeMap<String, String>,
+    /// Its tensors, in their order.
+    pub tensors: Vec<Stored>,
+}
+
+impl Event for Shown {
+    const NAME: &'static str = "checkpoint";
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// E311 to E313 for a folder without a usable checkpoint; a damaged one is no error of `verify`, but its result.
+pub fn checkpoint(args: &CheckpointArgs, output: &mut Output) -> Result<Ending> {
+    match &args.command {
+        CheckpointCommand::Ls { path } => {
+            let checkpoints = present(path)?.iter().map(|path| listed(path, None)).collect();
+            answer(&Checkpoints { checkpoints }, Checkpoints::text, output);
+            Ok(Ending::Done)
+        }
+        CheckpointCommand::Show { path } => {
+            answer(&shown(path)?, Shown::text, output);
+            Ok(Ending::Done)
+        }
+        CheckpointCommand::Verify { path } => {
+            let is_run = path.is_dir() && run_folder(path).is_none();
+            let all = if is_run { present(path)? } else { vec![path.clone()] };
+            let problem = |path: &PathBuf| load(path).err().map(|error| problem(&error));
+            let checkpoints: Vec<Listed> = all.iter().map(|path| listed(path, problem(path))).collect();
+            let is_damaged = checkpoints.iter().any(|checkpoint| checkpoint.problem.is_some());
+            answer(&Checkpoints { checkpoints }, Checkpoints::text, output);
+            Ok(if is_damaged { Ending::CheckFailed } else { Ending::Done })
+        }
+    }
+}
+
+/// The checkpoints of a run. E311 if there are none.
+fn present(path: &Path) -> Result<Vec<PathBuf>> {
+    let all = list(path)?;
+    // Loading explains what is there instead.
+    if all.is_empty() {
+        load(path)?;
+    }
+    Ok(all)
+}
+
+fn listed(path: &Path, problem: Option<String>) -> Listed {
+    let files = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let newest = run_folder(path).and_then(|run| latest(run).ok().flatten());
+    Listed {
+        path: path.display().to_string(),
+        bytes: files.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum(),
+        latest: newest.is_some_and(|newest| newest == path),
+        problem,
+    }
+}
+
+fn problem(error: &Diagnostic) -> String {
+    let found = error.found.as_ref().map(|found| format!(": {found}")).unwrap_or_default();
+    let at = error.at.as_ref().map(|at| format!(" ({at})")).unwrap_or_default();
+    format!("{} {}{at}{found}", error.code, error.message)
+}
+
+fn shown(path: &Path) -> Result<Shown> {
+    let path = find(path)?;
+    let checkpoint = load(&path)?;
+    let tensors = checkpoint.tensors.iter().map(|(name, tensor)| Stored {
+        name: name.clone(),
+        dtype: tensor.dtype.to_string(),
+        shape: tensor.shape.clone(),
+    });
+    Ok(Shown {
+        path: path.display().to_string(),
+        step: checkpoint.step,
+        tensors: tensors.collect(),
+        meta: checkpoint.meta,
+    })
+}
+
+impl Checkpoints {
+    /// The list for people.
+    pub fn text(&self) -> String {
+        let row = |listed: &Listed| {
+            let state = match &listed.problem {
+                Some(problem) => problem.clone(),
+                None if listed.latest => "latest".to_string(),
+                None => String::new(),
+            };
+            vec![listed.path.clone(), bytes(listed.bytes), state]
+        };
+        table(&["checkpoint", "size", ""], &self.checkpoints.iter().map(row).collect::<Vec<_>>())
+    }
+}
+
+impl Shown {
+    /// The checkpoint for people.
+    pub fn text(&self) -> String {
+        let mut text = format!("{}\nstep {}\n", self.path, self.step);
+        for (key, value) in &self.meta {
+            text += &format!("{key} {value}\n");
+        }
+        let row =
+            |tensor: &Stored| vec![tensor.name.clone(), tensor.dtype.clone(), format!("{:?}", tensor.shape)];
+        text + "\n" + &table(&["tensor", "type", "shape"], &self.tensors.iter().map(row).collect::<Vec<_>>())
+    }
+}
