@@ -1,4 +1,4 @@
-"""A training step of JAX in two pipeline stages and 16 microbatches: with marks, and cut automatically.
+"""A training step of JAX in 16 microbatches: in the two stages that a mark makes, and in those that costs choose.
 
 Needs jax, flax and optax. The first argument is the width of the model, 256 by default.
 """

@@ -9,6 +9,7 @@ use crate::schedule::Report;
 use crate::tensors::{Batch, Given, Returned, Type, literal, returned, type_of};
 use indexmap::IndexMap;
 use partita::PlannedStep;
+use partita::auto_step::{ArrivingStep, TriedStep};
 use partita::execution::{CpuStep, tensor_data};
 use partita_base::Result;
 use partita_ir::{Graph, Literal, Role};
@@ -44,6 +45,63 @@ struct Known {
     returned: Vec<usize>,
     microbatches: usize,
     timetable: String,
+}
+
+/// A program with what is known of it, as the planner takes it.
+struct Arrived {
+    whole: Graph,
+    known: Differentiated,
+    returned: Vec<usize>,
+    options: BuildOptions,
+}
+
+impl Known {
+    /// The program with these names; what is kept and not replaced is returned as it is.
+    fn arrived(mut self, program: &Graph) -> Result<Arrived> {
+        let mut whole = program.clone();
+        for (place, (&input, name)) in program.inputs.iter().zip(&self.inputs).enumerate() {
+            let value = whole.value_mut(input);
+            value.name.clone_from(name);
+            // What stays on the ranks is not fed.
+            value.role = if self.kept.contains(&place) { Role::Activation } else { Role::Input };
+        }
+        whole.aliases.clear();
+        for &place in &self.kept {
+            if self.carried.iter().all(|pair| pair.0 != place)
+                && let Some(&input) = whole.inputs.get(place)
+            {
+                self.carried.push((place, whole.outputs.len()));
+                self.returned.push(whole.outputs.len());
+                self.outputs.push(format!("kept.{}", whole.value(input).name));
+                whole.outputs.push(input);
+            }
+        }
+        whole.output_names.clone_from(&self.outputs);
+        let name_of = |place: usize| self.outputs.get(place).cloned().unwrap_or_default();
+        let known = Differentiated {
+            loss: self.loss.map(name_of).unwrap_or_default(),
+            gradients: self.gradients.iter().copied().map(name_of).collect(),
+            batched: self.batched,
+            carried: self.carried,
+        };
+        let mut options = BuildOptions::new(StepOptions::new(Optimizer::sgd()));
+        options.microbatches = self.microbatches;
+        options.timetable = Order::named(&self.timetable)?;
+        Ok(Arrived { whole, known, returned: self.returned, options })
+    }
+}
+
+impl Arrived {
+    fn with<T>(&self, then: impl FnOnce(ArrivingStep<'_>) -> T) -> T {
+        let is_returned = |place: usize| self.returned.contains(&place);
+        then(ArrivingStep {
+            step: &self.whole,
+            known: &self.known,
+            options: &self.options,
+            is_returned: &is_returned,
+            runner: &runner(),
+        })
+    }
 }
 
 /// A planned step in memory.
@@ -100,41 +158,12 @@ impl Step {
 impl Step {
     #[new]
     fn new(py: Python<'_>, program: &Program, known: Known, plan: &Plan, mesh: &Mesh) -> PyResult<Step> {
-        let mut whole = (*program.graph).clone();
-        let mut known = known;
         detached(py, || {
-            for (place, (&input, name)) in program.graph.inputs.iter().zip(&known.inputs).enumerate() {
-                let value = whole.value_mut(input);
-                value.name.clone_from(name);
-                // What stays on the ranks is not fed.
-                value.role = if known.kept.contains(&place) { Role::Activation } else { Role::Input };
-            }
-            whole.aliases.clear();
-            for &place in &known.kept {
-                if known.carried.iter().all(|pair| pair.0 != place)
-                    && let Some(&input) = whole.inputs.get(place)
-                {
-                    known.carried.push((place, whole.outputs.len()));
-                    known.returned.push(whole.outputs.len());
-                    known.outputs.push(format!("kept.{}", whole.value(input).name));
-                    whole.outputs.push(input);
-                }
-            }
-            whole.output_names.clone_from(&known.outputs);
-            let name_of = |place: usize| known.outputs.get(place).cloned().unwrap_or_default();
-            let arrives = Differentiated {
-                loss: known.loss.map(name_of).unwrap_or_default(),
-                gradients: known.gradients.iter().copied().map(name_of).collect(),
-                batched: known.batched,
-                carried: known.carried,
-            };
-            let mut options = BuildOptions::new(StepOptions::new(Optimizer::sgd()));
-            options.microbatches = known.microbatches;
-            options.timetable = Order::named(&known.timetable)?;
-            let is_returned = |place: usize| known.returned.contains(&place);
-            let (lines, ranks, runner) = (&plan.plan, &mesh.mesh, runner());
-            let built =
-                build_differentiated(&whole, &arrives, lines, ranks, &options, &runner, &is_returned)?;
+            let Arrived { whole, known, returned, options } = known.arrived(&program.graph)?;
+            let runner = runner();
+            let is_returned = |place: usize| returned.contains(&place);
+            let (lines, ranks) = (&plan.plan, &mesh.mesh);
+            let built = build_differentiated(&whole, &known, lines, ranks, &options, &runner, &is_returned)?;
             let step = PlannedStep::uninitialized(&built, 0, runner.options)?;
             let ty = |&input: &partita_ir::ValueId| {
                 let name = whole.value(input).name.clone();
@@ -142,8 +171,39 @@ impl Step {
             };
             let names = whole.inputs.iter().map(ty).collect();
             let (plan, mesh) = (plan.clone(), mesh.clone());
-            Ok(Step { step: Mutex::new(step), built, known: arrives, plan, mesh, options, names, whole })
+            Ok(Step { step: Mutex::new(step), built, known, plan, mesh, options, names, whole })
         })
+    }
+
+    /// The step on each of these meshes, with the plan and with more lines that the planner found, the fastest first:
+    /// (mesh, plan, source of the plan, predicted seconds, bytes of the fullest rank).
+    #[staticmethod]
+    fn tried(
+        py: Python<'_>,
+        program: &Program,
+        known: Known,
+        plan: &Plan,
+        meshes: Vec<PyRef<'_, Mesh>>,
+    ) -> PyResult<Vec<(Mesh, Plan, &'static str, f64, usize)>> {
+        let meshes: Vec<partita_mesh::Mesh> = meshes.iter().map(|mesh| mesh.mesh.clone()).collect();
+        let tried =
+            detached(py, || known.arrived(&program.graph)?.with(|step| step.tried(&plan.plan, &meshes)))?;
+        let row = |step: TriedStep| {
+            (Mesh { mesh: step.mesh }, Plan { plan: step.plan }, step.source, step.step_s, step.bytes)
+        };
+        Ok(tried.into_iter().map(row).collect())
+    }
+
+    /// The layers of each of so many stages.
+    #[staticmethod]
+    fn layers_of_stages(
+        py: Python<'_>,
+        program: &Program,
+        known: Known,
+        layers: usize,
+        stages: usize,
+    ) -> PyResult<Vec<Vec<usize>>> {
+        detached(py, || known.arrived(&program.graph)?.with(|step| step.layers_of_stages(layers, stages)))
     }
 
     /// Runs one step on these inputs, those that are not kept, and returns results by name; a result that replaces an

@@ -333,6 +333,90 @@ def test_devices_that_do_not_exist_are_refused():
     assert code_of(lambda: alpa.AutoLayerOption(0))[0] == "E386"
 
 
+def test_devices_are_forgotten_with_shutdown(batch):
+    state = state_of(Network(), batch)
+    alpa.init(num_devices_per_node=3)
+    assert alpa.parallelize(step_of(alpa.grad)).get_executable(state, batch).mesh == partita.Mesh("dp=3")
+    alpa.shutdown()
+    alpa.init()
+    assert alpa.parallelize(step_of(alpa.grad)).get_executable(state, batch).mesh == partita.Mesh(f"dp={os.cpu_count()}")
+
+
+def test_gradients_meet_once_in_a_step(batch):
+    """However many microbatches there are; the layers of JAX give the gradients of their kernels transposed."""
+    state, met = state_of(Network(), batch), []
+    for microbatches in (1, 2, 4):
+        step = alpa.parallelize(step_of(alpa.grad), method=alpa.DataParallel(num_micro_batches=microbatches))
+        met.append(step.get_executable(state, batch).collectives())
+    # Two kernels and two biases of f32, in one exchange.
+    size = 4 * (16 * 32 + 32 + 32 * 8 + 8)
+    assert met == [[("backward", "all_reduce", 1, size)]] * 3
+
+
+def test_an_automatic_stage_mode_takes_the_fastest_mesh(batch, capsys):
+    state = state_of(Network(mark=True), batch)
+    method = alpa.PipeshardParallel(devices=4, num_micro_batches=2, stage_mode="auto")
+    step = alpa.parallelize(step_of(alpa.grad, alpa.manual_layer_construction), method=method)
+    found = step(state, batch)
+    alpa.testing.assert_allclose(found.params, step_of(jax.grad)(state, batch).params, rtol=0, atol=1e-4)
+    planned = step.get_last_executable()
+    result = planned.result
+    assert {str(tried.mesh) for tried in result.tried} == {
+        "pp=1,dp=4", "pp=1,dp=2,tp=2", "pp=1,dp=1,tp=4", "pp=2,dp=2", "pp=2,dp=1,tp=2"
+    }  # fmt: skip
+    costs = [tried.seconds for tried in result.tried]
+    assert costs == sorted(costs) and costs[0] > 0 and result.tried[0].mesh == planned.mesh == result.mesh
+    assert {tried.source for tried in result.tried} == {"given", "planner"}
+    assert sorted(sum(result.forward_stage_layer_ids, [])) == [0, 1]
+    assert planned.verify(found, batch).ok
+    printed = capsys.readouterr().out
+    stages = len(result.forward_stage_layer_ids)
+    assert f"Result forward_stage_layer_ids: {result.forward_stage_layer_ids}\n" in printed
+    assert f"Result meshes: {[(1, 4 // stages)] * stages}\n" in printed
+    assert printed.endswith(f"Result autosharding_option_dicts: {[{}] * stages}\n")
+
+
+def test_layers_of_stages_are_told():
+    def loss(params, x):
+        for w in params:
+            x = jnp.tanh(x @ w)
+        return jnp.mean(x**2)
+
+    params, x = [jnp.eye(16)] * 6, jnp.ones((12, 16))
+    for layers, mesh, expected in [(3, "pp=3,dp=1", [[0], [1], [2]]), (6, "pp=2,dp=1", [[0, 1, 2], [3, 4, 5]])]:
+        method = alpa.PipeshardParallel(
+            num_micro_batches=2, layer_option=alpa.AutoLayerOption(layers), stage_option=alpa.AutoStageOption(), mesh=mesh
+        )
+        step = alpa.parallelize(lambda params, x: alpa.grad(loss)(params, x), method=method)
+        assert step.get_executable(params, x).result.forward_stage_layer_ids == expected
+
+
+def test_the_planner_shards_layers_by_cost():
+    # Large enough that sharing the work is faster than doing it on each rank.
+    a, b, x = (jax.random.normal(jax.random.PRNGKey(seed), (256, 256)) / 16 for seed in range(3))
+
+    def step_with(grad):
+        return lambda params, x: grad(lambda params: jnp.mean((jnp.tanh(x @ params["a"]) @ params["b"]) ** 2))(params)
+
+    params, option = {"a": a, "b": b}, alpa.AutoShardingOption()
+    step = alpa.parallelize(step_with(alpa.grad), method=alpa.ShardParallel(mesh="tp=2", auto_sharding_option=option))
+    assert_agree(step(params, x), step_with(jax.grad)(params, x), 1e-5)
+    planned = step.get_last_executable()
+    assert planned.result.tried[0].source == "planner" and len(planned.plan) > 0
+    data = alpa.AutoShardingOption(force_data_parallel=True, prefer_reduce_scatter=True)
+    step = alpa.parallelize(step_with(alpa.grad), method=alpa.ShardParallel(auto_sharding_option=data))
+    planned = step.get_executable(params, x)
+    assert str(planned.mesh) == "dp=2" and [str(tried.mesh) for tried in planned.result.tried] == ["dp=2"]
+    assert "zero2" in planned.plan.to_toml()
+
+
+def test_modes_of_stages_that_do_not_exist_are_refused():
+    with pytest.raises(ValueError, match="found 'fastest'"):
+        alpa.PipeshardParallel(stage_mode="fastest")
+    with pytest.raises(ValueError, match="give one of them"):
+        alpa.PipeshardParallel(stage_mode="auto", stage_option="auto")
+
+
 def test_more_microbatches_than_rows_and_more_stages_than_layers_are_refused(batch):
     state = state_of(Network(), batch)
     step = alpa.parallelize(step_of(alpa.grad), method=alpa.DataParallel(num_micro_batches=ROWS + 1))
@@ -355,5 +439,5 @@ def test_the_example_trains_as_jax():
     command = [sys.executable, folder / "alpa.py", "64"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
-    for text in ["marked: pp=2,dp=1, verified: 9", "automatic: pp=2,dp=1, verified: 9", "stage 1: ", "loss 68.069; after"]:
+    for text in ["marked: pp=2,dp=1, verified: 9", "Result forward_stage_layer_ids: [[0", "automatic: pp=", "stage 1: ", "loss 68.069; after"]:
         assert text in done.stdout

@@ -225,7 +225,7 @@ DOCUMENTS = {
             "test_alpa::test_devices_that_do_not_exist_are_refused",
             "not yet: engines",
         ),
-        ("alpa.shutdown()", "partita.alpa:shutdown", "test_alpa::test_the_example_trains_as_jax"),
+        ("alpa.shutdown()", "partita.alpa:shutdown", "test_alpa::test_devices_are_forgotten_with_shutdown"),
         ("alpa.parallelize(method=)", "partita.alpa:parallelize", "test_alpa::test_a_step_trains_as_plain_jax_under_each_method"),
         (
             "alpa.PipeshardParallel(num_micro_batches=)",
@@ -235,7 +235,7 @@ DOCUMENTS = {
         (
             'alpa.PipeshardParallel(stage_mode="auto")',
             "partita.alpa:PipeshardParallel",
-            "test_alpa::test_the_example_trains_as_jax",
+            "test_alpa::test_an_automatic_stage_mode_takes_the_fastest_mesh",
         ),
         (
             "alpa.manual_layer_construction",

@@ -7,6 +7,7 @@
 
 mod against;
 pub mod auto_plan;
+pub mod auto_step;
 mod cluster;
 pub mod config;
 pub mod engine;

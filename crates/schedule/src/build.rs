@@ -218,13 +218,7 @@ pub fn annotated_steps(
     options: &BuildOptions,
     tools: &Tools,
 ) -> Result<Vec<(Mesh, Graph)>> {
-    let unplaced = unplaced_step(&restructure(plan, model, tools)?, mesh, options, tools.runner)?;
-    let kept = |graph| graph_edit::prune(without_outputs(graph, &unplaced.spoken_of));
-    Ok(unplaced
-        .apply(plan, options)?
-        .into_iter()
-        .map(|(mesh, applied)| (mesh, kept(applied.graph)))
-        .collect())
+    unplaced_step(&restructure(plan, model, tools)?, mesh, options, tools.runner)?.annotated(plan, options)
 }
 
 /// The forward and backward pass of a model planned for `mesh`, without an update: outputs `loss` and `grad.<parameter>`.
@@ -271,6 +265,40 @@ pub fn build_differentiated(
     runner: &dyn StepRunner,
     is_returned: &dyn Fn(usize) -> bool,
 ) -> Result<Built> {
+    place(
+        &unplaced_differentiated(step, known, mesh, options, runner, is_returned)?,
+        plan,
+        mesh,
+        options,
+        runner,
+    )
+}
+
+/// The step of [`build_differentiated`] with the layouts that a plan requests, before propagation: what a planner searches.
+/// Slices of a pipeline have a step each.
+///
+/// # Errors
+/// Those of [`build_differentiated`].
+pub fn annotated_differentiated(
+    step: &Graph,
+    known: &Differentiated,
+    plan: &Plan,
+    mesh: &Mesh,
+    options: &BuildOptions,
+    runner: &dyn StepRunner,
+    is_returned: &dyn Fn(usize) -> bool,
+) -> Result<Vec<(Mesh, Graph)>> {
+    unplaced_differentiated(step, known, mesh, options, runner, is_returned)?.annotated(plan, options)
+}
+
+fn unplaced_differentiated(
+    step: &Graph,
+    known: &Differentiated,
+    mesh: &Mesh,
+    options: &BuildOptions,
+    runner: &dyn StepRunner,
+    is_returned: &dyn Fn(usize) -> bool,
+) -> Result<Unplaced> {
     let pipeline = Pipeline::of(&[], false, mesh, &options.timetable)?;
     let stages = pipeline.slice_of_stage.len();
     let mut graph = if known.gradients.is_empty() && stages == 1 && options.microbatches == 1 {
@@ -284,9 +312,7 @@ pub fn build_differentiated(
     let graph = open_without_kernels(&graph, runner)?;
     let names = graph.output_names.iter().enumerate();
     let spoken_of = names.filter(|(place, _)| !is_returned(*place)).map(|(_, name)| name.clone()).collect();
-    let unplaced =
-        Unplaced { graph, pieces: Vec::new(), spoken_of, microbatches: options.microbatches, pipeline };
-    place(&unplaced, plan, mesh, options, runner)
+    Ok(Unplaced { graph, pieces: Vec::new(), spoken_of, microbatches: options.microbatches, pipeline })
 }
 
 /// The loss of a training model, planned for `mesh`, with dropout disabled. Every plan line that
@@ -364,6 +390,16 @@ impl Unplaced {
             }
         }
         Ok(applied)
+    }
+
+    /// The step with these lines, without the outputs that were not requested.
+    fn annotated(&self, plan: &Plan, options: &BuildOptions) -> Result<Vec<(Mesh, Graph)>> {
+        let kept = |graph| graph_edit::prune(without_outputs(graph, &self.spoken_of));
+        Ok(self
+            .apply(plan, options)?
+            .into_iter()
+            .map(|(mesh, applied)| (mesh, kept(applied.graph)))
+            .collect())
     }
 }
 

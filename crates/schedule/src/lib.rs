@@ -40,8 +40,8 @@ mod weights;
 
 pub use apply::{Applied, ApplyOptions, apply, batch_shards};
 pub use build::{
-    BuildOptions, Built, annotated_steps, build, build_differentiated, build_evaluation, build_forward,
-    build_gradients, open_without_kernels, reference_step,
+    BuildOptions, Built, annotated_differentiated, annotated_steps, build, build_differentiated,
+    build_evaluation, build_forward, build_gradients, open_without_kernels, reference_step,
 };
 pub use call::{Argument, Call};
 pub use differentiated::Differentiated;

@@ -283,7 +283,8 @@ impl Analysis {
     }
 
     /// The combiner with which the partial operands of a node pass through it uncombined, if they
-    /// do. They are combined earlier if the op would make them larger or less precise, or belongs to
+    /// do. They are combined earlier if the op would make them larger or less precise, if it only
+    /// gives them another form, such as a transpose, which then runs once, or if it belongs to
     /// another pipeline stage, to which one combination is then sent instead of every contribution.
     fn flowing(&self, graph: &Graph, node: &Node, rule: &Rule) -> Option<Combiner> {
         let partial: Vec<usize> = (0..node.operands.len())
@@ -305,7 +306,12 @@ impl Analysis {
             node.results.iter().any(|&r| graph.ty(r).element_count() > graph.ty(first).element_count());
         let narrows =
             node.results.iter().any(|&r| graph.ty(r).dtype.size_bytes() < graph.ty(first).dtype.size_bytes());
-        (alike && linear && !elsewhere && !grows && !narrows).then_some(combiner)
+        let reforms = node.operands.len() == 1
+            && node.results.iter().all(|&r| {
+                let (result, operand) = (graph.ty(r), graph.ty(first));
+                result.dtype == operand.dtype && result.element_count() == operand.element_count()
+            });
+        (alike && linear && !elsewhere && !grows && !narrows && !reforms).then_some(combiner)
     }
 
     fn uses_contribution(&self, run: Run, operand: ValueId) -> bool {

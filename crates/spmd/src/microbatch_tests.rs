@@ -5,7 +5,7 @@ use partita_base::DType;
 use partita_ir::GraphBuilder;
 use partita_ir::composites::{ATTENTION, CROSS_ENTROPY, DROPOUT, EMBEDDING};
 use partita_ir::graph_edit::prune;
-use partita_ir::ops::Direction;
+use partita_ir::ops::{Direction, DotGeneral};
 use partita_ir::{Attribute, Literal, Op, Phase, autodiff, evaluate};
 use partita_nn::models::{BertConfig, GptConfig, LlamaConfig, MlpConfig, ModelConfig};
 use partita_nn::step::gradient_graph;
@@ -223,6 +223,29 @@ fn accumulated_gradients_are_gradients_of_the_parameter() {
     assert_eq!(of_head, [Some(0), Some(1), Some(1)], "two contributions and their sum");
     let total = after.output_named("grad.head.weight").unwrap();
     assert_eq!(after.value(total).role, Role::GradOf(head));
+}
+
+#[test]
+fn a_sum_is_transposed_once_and_converted_for_each_microbatch() {
+    // The gradient of a kernel as JAX computes it; and one that is added up in a wider type than its terms.
+    let gradients = |dtype: DType| {
+        let mut b = GraphBuilder::new("gradients");
+        let x = b.input("x", TensorType::new(dtype, [6, 3]), Role::Input);
+        let y = b.input("y", TensorType::new(dtype, [6, 2]), Role::Input);
+        let rows = DotGeneral { lhs_contracting: vec![0], rhs_contracting: vec![0], ..DotGeneral::default() };
+        let sum = b.dot_general(y, x, rows).unwrap();
+        let turned = b.transpose(sum, &[1, 0]).unwrap();
+        let columns = b.reduce_sum(x, &[0]).unwrap();
+        let wide = b.convert(columns, DType::F64).unwrap();
+        b.finish_named(vec![("turned".to_string(), turned), ("wide".to_string(), wide)])
+    };
+    assert_same_numbers(&gradients(DType::F64), 3);
+    let after = microbatch(&gradients(DType::BF16), 3).unwrap();
+    let of = |name: &str| -> Vec<Option<usize>> {
+        after.nodes.iter().filter(|node| node.op.short_name() == name).map(|node| node.microbatch).collect()
+    };
+    assert_eq!(of("transpose"), [None]);
+    assert_eq!(of("convert"), [Some(0), Some(1), Some(2)]);
 }
 
 #[test]

@@ -37,11 +37,21 @@ from partita.alpa._layers import (
     value_and_grad,
 )
 from partita.alpa._marks import mark_pipeline_boundary
-from partita.alpa._methods import DataParallel, PipeshardParallel, ShardParallel, Zero2Parallel
+from partita.alpa._methods import (
+    AutoShardingOption,
+    AutoStageOption,
+    DataParallel,
+    PipeshardParallel,
+    ShardParallel,
+    UniformStageOption,
+    Zero2Parallel,
+)
 from partita.alpa._parallelize import DistributedArray, Executable, ParallelizedFunction, fetch, parallelize
 
 __all__ = [
     "AutoLayerOption",
+    "AutoShardingOption",
+    "AutoStageOption",
     "DataParallel",
     "DistributedArray",
     "Executable",
@@ -49,6 +59,7 @@ __all__ = [
     "ParallelizedFunction",
     "PipeshardParallel",
     "ShardParallel",
+    "UniformStageOption",
     "Zero2Parallel",
     "automatic_layer_construction",
     "fetch",

@@ -1,4 +1,4 @@
-"""How a function is parallelized: a mesh, a plan, and the number of microbatches."""
+"""How a function is parallelized: meshes to choose from, a plan, and the number of microbatches."""
 
 from __future__ import annotations
 
@@ -10,15 +10,57 @@ from partita._schedule import mesh_of, plan_of
 from partita.alpa._cluster import device_count
 from partita.alpa._layers import AutoLayerOption, ManualLayerOption
 
-__all__ = ["DataParallel", "Method", "PipeshardParallel", "ShardParallel", "Zero2Parallel"]
+__all__ = [
+    "AutoShardingOption",
+    "AutoStageOption",
+    "DataParallel",
+    "Method",
+    "PipeshardParallel",
+    "ShardParallel",
+    "UniformStageOption",
+    "Zero2Parallel",
+]
 
 _PlanLike = Plan | str | Mapping[str, Any] | None
+
+
+class AutoShardingOption:
+    """Layouts by cost: the planner chooses how many ranks shard the batch, and how the others shard the layers.
+    ``force_data_parallel`` lets all ranks shard the batch; ``prefer_reduce_scatter`` shards the states of the optimizer too.
+    """
+
+    def __init__(self, force_data_parallel: bool = False, prefer_reduce_scatter: bool = False) -> None:
+        self.force_data_parallel, self.prefer_reduce_scatter = force_data_parallel, prefer_reduce_scatter
+
+    def __repr__(self) -> str:
+        return (
+            f"AutoShardingOption(force_data_parallel={self.force_data_parallel}, "
+            f"prefer_reduce_scatter={self.prefer_reduce_scatter})"
+        )
+
+
+class AutoStageOption:
+    """The number of stages by cost."""
+
+    def __repr__(self) -> str:
+        return "AutoStageOption()"
+
+
+class UniformStageOption:
+    """As many stages as layers, if the ranks suffice."""
+
+    def __repr__(self) -> str:
+        return "UniformStageOption()"
+
+
+_StageOption = AutoStageOption | UniformStageOption
 
 
 class Method:
     """What all methods have. ``devices`` is the number of ranks; by default that of ``alpa.init``. ``mesh`` and ``plan``
     are those of Partita, for those who want to say more: ``mesh="pp=2,tp=2"``, ``plan={"Dense_0": "colwise"}``."""
 
+    is_pipelined = False
     pipeline_schedule = "1f1b"
     layer_option: ManualLayerOption | AutoLayerOption | None = None
 
@@ -29,28 +71,50 @@ class Method:
         *,
         mesh: Mesh | str | None = None,
         plan: _PlanLike = None,
+        auto_sharding_option: AutoShardingOption | None = None,
     ) -> None:
         self.devices, self.num_micro_batches = devices, num_micro_batches or 1
+        self.auto_sharding_option = auto_sharding_option
         self._mesh, self._plan = mesh, plan
 
-    def mesh(self, layers: int) -> Mesh:
-        """The ranks for a function with so many layers."""
-        return mesh_of(self._mesh) if self._mesh is not None else self._ranks(self.devices or device_count(), layers)
+    def meshes(self, layers: int, rows: int) -> list[Mesh]:
+        """The meshes to choose from, for a function with so many layers and rows in a microbatch; one if there is no
+        choice."""
+        if self._mesh is not None:
+            return [mesh_of(self._mesh)]
+        count = self.devices or device_count()
+        sharding = self.auto_sharding_option
+        found = []
+        for stages in self._stages(count, layers):
+            ranks = count // stages
+            batches = [ranks]
+            if sharding is not None and not sharding.force_data_parallel:
+                batches = [dp for dp in range(1, ranks + 1) if ranks % dp == 0 and dp <= max(rows, 1)]
+            for dp in reversed(batches):
+                pp, tp = f"pp={stages}," if self.is_pipelined else "", f",tp={ranks // dp}" if dp < ranks else ""
+                found.append(Mesh(f"{pp}dp={dp}{tp}"))
+        return found
 
     def plan(self) -> Plan:
-        """The lines beside those that shard the batch."""
+        """The lines beside those that shard the batch, before a search."""
+        if self._plan is None and self.auto_sharding_option is not None and self.auto_sharding_option.prefer_reduce_scatter:
+            return plan_of(_ZERO2)
         return plan_of(self._plan)
 
-    def _ranks(self, count: int, layers: int) -> Mesh:
-        return Mesh(f"dp={count}")
+    def _stages(self, count: int, layers: int) -> list[int]:
+        """The numbers of stages to choose from."""
+        return [1]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(num_micro_batches={self.num_micro_batches})"
 
 
+_ZERO2 = '[plan]\n"**" = "zero2"'
+
+
 class ShardParallel(Method):
-    """Every tensor may be sharded. Without a plan the batch is, over all ranks; layouts of parameters follow from the
-    lines of a plan, since costs do not choose them yet."""
+    """Every tensor may be sharded. Without a plan the batch is, over all ranks; with
+    ``auto_sharding_option=AutoShardingOption()`` the planner chooses the mesh and the layouts of parameters."""
 
 
 class DataParallel(Method):
@@ -61,18 +125,24 @@ class Zero2Parallel(Method):
     """The batch is sharded, and so are gradients and the states of the optimizer (ZeRO-2)."""
 
     def plan(self) -> Plan:
-        return plan_of('[plan]\n"**" = "zero2"' if self._plan is None else self._plan)
+        return plan_of(_ZERO2 if self._plan is None else self._plan)
 
 
 class PipeshardParallel(Method):
     """Stages of a pipeline, each on ranks of its own, over which it is sharded.
 
     Layers come from ``manual_layer_construction`` or ``automatic_layer_construction`` around the loss, or from
-    ``layer_option``. Each becomes a stage if there are as many ranks; otherwise neighbours are joined. Ranks that are left
-    shard the batch of each stage: with 2 layers on 8 ranks the mesh is ``pp=2,dp=4``. ``pipeline_schedule`` names a
-    timetable: ``1f1b``, ``gpipe``, ``zb-h1``, .. ``stage_mode`` is ``"uniform"`` or ``"auto"``: both divide the ranks
-    evenly, until a planner chooses by cost.
+    ``layer_option``. With ``stage_mode="uniform"`` each becomes a stage if there are as many ranks; otherwise neighbours
+    are joined. Ranks that are left shard the batch of each stage: with 2 layers on 8 ranks the mesh is ``pp=2,dp=4``. With
+    ``stage_mode="auto"`` each number of stages that divides the ranks is tried, with the ranks of a stage sharing batch and
+    layers in each way, and the one with the least predicted time is taken; ``result`` of the executable says which.
+    ``stage_option`` is the newer name of ``stage_mode``: ``"auto"``, ``AutoStageOption()``, ``"uniform"``, ..
+    ``pipeline_schedule`` names a timetable: ``1f1b``, ``gpipe``, ``zb-h1``, ..
+
+    Raises ``ValueError`` for another mode.
     """
+
+    is_pipelined = True
 
     def __init__(
         self,
@@ -80,16 +150,30 @@ class PipeshardParallel(Method):
         num_micro_batches: int = 1,
         pipeline_schedule: str = "1f1b",
         layer_option: ManualLayerOption | AutoLayerOption | None = None,
-        stage_mode: str = "uniform",
+        stage_mode: str | None = None,
         *,
+        stage_option: _StageOption | str | None = None,
+        default_auto_sharding_option: AutoShardingOption | None = None,
         mesh: Mesh | str | None = None,
         plan: _PlanLike = None,
     ) -> None:
-        super().__init__(devices, num_micro_batches, mesh=mesh, plan=plan)
-        if stage_mode not in ("uniform", "auto"):
-            raise ValueError(f'stage_mode is "uniform" or "auto", found {stage_mode!r}')
-        self.pipeline_schedule, self.layer_option, self.stage_mode = pipeline_schedule, layer_option, stage_mode
+        if stage_mode is not None and stage_option is not None:
+            raise ValueError("stage_mode and stage_option say the same: give one of them")
+        chosen = stage_mode if stage_option is None else stage_option
+        is_auto = chosen == "auto" or isinstance(chosen, AutoStageOption)
+        if not is_auto and chosen not in (None, "uniform") and not isinstance(chosen, UniformStageOption):
+            raise ValueError(
+                f'stages are "uniform" or "auto", `UniformStageOption()` or `AutoStageOption()`, found {chosen!r}; '
+                "marks with `manual_layer_construction` and `stage_mode=\"uniform\"` say where stages end"
+            )
+        sharding = default_auto_sharding_option
+        if is_auto and sharding is None:
+            sharding = AutoShardingOption()
+        super().__init__(devices, num_micro_batches, mesh=mesh, plan=plan, auto_sharding_option=sharding)
+        self.pipeline_schedule, self.layer_option = pipeline_schedule, layer_option
+        self.stage_mode = "auto" if is_auto else "uniform"
 
-    def _ranks(self, count: int, layers: int) -> Mesh:
-        stages = max(stages for stages in range(1, min(count, layers) + 1) if count % stages == 0)
-        return Mesh(f"pp={stages},dp={count // stages}")
+    def _stages(self, count: int, layers: int) -> list[int]:
+        possible = [stages for stages in range(1, min(count, layers) + 1) if count % stages == 0]
+        # Among equals the first is taken: fewer stages.
+        return possible if self.stage_mode == "auto" else possible[-1:]

@@ -7,7 +7,7 @@ import inspect
 import re
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -182,13 +182,45 @@ def fetch(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf.fetch() if isinstance(leaf, DistributedArray) else leaf, tree)
 
 
+class Tried(NamedTuple):
+    """A mesh and a plan with their predicted cost: ``source`` is ``given`` or ``planner``."""
+
+    mesh: Mesh
+    plan: Plan
+    source: str
+    seconds: float
+    bytes: int
+
+
+class Result(NamedTuple):
+    """What a search chose; it prints as Alpa's report does. A mesh is (nodes, devices), a logical one (batch, others)."""
+
+    mesh: Mesh
+    plan: Plan
+    forward_stage_layer_ids: list[list[int]]
+    tried: list[Tried]
+
+    def __str__(self) -> str:
+        stages = len(self.forward_stage_layer_ids)
+        ranks, dp = self.mesh.size // stages, _axis(self.mesh, "dp")
+        lines = ["-------------------- Automatic stage clustering --------------------"]
+        for mesh, _, source, seconds, size in self.tried:
+            cost = f"cost={seconds * 1e3:.3f} ms, peak={size / 1e9:.3f} GB"
+            lines.append(f"{mesh}: {cost}, layouts of the {'planner' if source == 'planner' else 'plan'}")
+        lines += [
+            f"Result forward_stage_layer_ids: {self.forward_stage_layer_ids}",
+            f"Result meshes: {[(1, ranks)] * stages}",
+            f"Result logical_mesh_shapes: {[(dp, ranks // dp)] * stages}",
+            f"Result autosharding_option_dicts: {[{}] * stages}",
+        ]
+        return "\n".join(lines)
+
+
 class Executable:
-    """A planned step with its state on the ranks."""
+    """A planned step with its state on the ranks. ``result`` is what a search chose, None where there was none."""
 
     def __init__(self, traced: _Traced, method: Method, donates: bool) -> None:
         self._traced, self._donates = traced, donates
-        self.mesh: Mesh = method.mesh(traced.layers)
-        self.plan: Plan = method.plan()
         known = {
             "inputs": traced.names,
             "outputs": traced.output_names,
@@ -202,6 +234,19 @@ class Executable:
             "timetable": method.pipeline_schedule,
         }
         program = _partita.Program(traced.text, traced.name)
+        self.mesh: Mesh
+        self.plan: Plan
+        self.result: Result | None = None
+        meshes = method.meshes(traced.layers, traced.rows // method.num_micro_batches)
+        if method.auto_sharding_option is None:
+            (self.mesh,), self.plan = meshes, method.plan()
+        else:
+            tried = _partita.Step.tried(program, known, method.plan(), meshes)
+            self.mesh, self.plan = tried[0][:2]
+            stages = _axis(self.mesh, "pp")
+            layers = [[0]] if traced.layers == 1 else _partita.Step.layers_of_stages(program, known, traced.layers, stages)
+            self.result = Result(self.mesh, self.plan, layers, [Tried(*row) for row in tried])
+            print(self.result)
         self._native = _partita.Step(program, known, self.plan, self.mesh)
         self._kept, self._fed = set(self._native.kept()), set(self._native.fed())
         # The call after which the state on the ranks is what it is, and the last value of arguments that do not change.
@@ -342,6 +387,7 @@ class _Traced:
         self.result_count = len(result_paths)
         self.output_names = [_name("result", path) for path, _ in result_paths]
         self.carried = self._carried(paths, [path for path, _ in result_paths], [leaf for _, leaf in result_paths])
+        self.rows = min((self.types[place][0][0] for place in self.batched), default=1)
         self._lower(closed, method)
         self.layers = _layers(self.text)
 
@@ -411,6 +457,10 @@ class _Traced:
             names = [f"gradient.{name}" if name else "gradient" for name in crossed[0][0]]
             self.gradients = list(range(self.result_count + 1, self.result_count + 1 + len(names)))
             self.output_names = [*self.output_names, "loss", *names]
+
+
+def _axis(mesh: Mesh, name: str) -> int:
+    return dict(zip(mesh.axis_names, mesh.shape)).get(name, 1)
 
 
 def _layers(text: str) -> int:
