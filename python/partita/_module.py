@@ -294,6 +294,12 @@ class Planning:
         plain.__dict__.update({name: value for name, value in module.__dict__.items() if name != "_planning"})
         return plain
 
+    def forget(self) -> None:
+        """All programs are planned anew when they are needed."""
+        for programs in self.programs.values():
+            programs.close()
+        self.programs = {}
+
     def find(self, call: Call) -> Programs:
         """The programs for these inputs, exported and planned if they are new."""
         module, args, kwargs = call.module, call.args, call.kwargs

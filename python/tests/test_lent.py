@@ -19,7 +19,7 @@ MESHES = ["dp=1", "dp=2", "tp=2"]
 
 
 def make(mesh):
-    """A module, and a copy of it under a plan: on tp=2 the second layer is split, the others are not."""
+    """A module, and a copy of it under a plan: on tp=2 the second layer is split by columns, and so the third by rows."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 8))
     plan = {"2": "colwise"} if mesh.startswith("tp") else None
@@ -32,7 +32,7 @@ def whole(planned, mesh):
 
 
 def is_split(name, mesh):
-    return mesh == "tp=2" and name in ("2.weight", "2.bias")
+    return mesh == "tp=2" and name in ("2.weight", "2.bias", "4.weight")
 
 
 def natives(planned, kind):

@@ -14,7 +14,8 @@ import torch
 
 from partita import Mesh, Plan
 from partita._error import refuse
-from partita._module import Planning, Programs, _forward
+from partita._lent import Homes
+from partita._module import Call, Planning, Programs, _forward
 from partita.distributed.device_mesh import DeviceMesh
 
 _BATCH_AXES = ("dp", "fsdp")
@@ -72,19 +73,21 @@ class Declared(Planning):
         self.kind, self.whole = kind, mesh
         self.lines: list[Line] = []
         self.programs = {}
+        self.homes = Homes()
         self._planned: list[Line] = []
 
     def original(self, module: torch.nn.Module) -> torch.nn.Module:
         """The user's module with the tensors of this one; declared modules inside are the user's too."""
         return _plain(module)
 
-    def find(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Programs:
+    def find(self, call: Call) -> Programs:
         """The programs for these inputs, planned anew when a module was declared since."""
-        lines = _lines(module, self.whole)
+        lines = _lines(call.module, self.whole)
         if lines != self._planned or not self.programs:
-            self.plan, self.mesh = _plan(module, lines, self.whole)
-            self.programs, self._planned = {}, lines
-        return super().find(module, args, kwargs)
+            self.plan, self.mesh = _plan(call.module, lines, self.whole)
+            self.forget()
+            self._planned = lines
+        return super().find(call)
 
 
 def plan_of(module: torch.nn.Module) -> Plan:

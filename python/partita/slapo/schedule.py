@@ -13,6 +13,7 @@ from torch import fx, nn
 import partita
 from partita._compared import difference, observed
 from partita._error import refuse
+from partita._module import Call
 from partita._partita import Mesh, Plan
 from partita._replaced import replace_nodes, shared_copy, take_tensors
 from partita._schedule import caller, mesh_of
@@ -377,7 +378,7 @@ class Verify:
             )
 
     def _is_random(self, planned: Any) -> bool:
-        return bool(planned._planning.find(planned, tuple(self.inputs), {}).model._native.is_random())
+        return bool(planned._planning.find(Call(planned, tuple(self.inputs), {})).model._native.is_random())
 
 
 def _listed(inputs: Sequence[torch.Tensor] | torch.Tensor) -> list[torch.Tensor]:
