@@ -5,12 +5,14 @@ mod flags;
 mod install;
 mod predict;
 mod profile;
+mod unread;
 
 pub use checkpoint::{CheckpointArgs, CheckpointCommand};
 pub use flags::ConfigFlags;
 pub use install::{CompletionsArgs, ManArgs, NewArgs};
 pub use predict::{CalibrateArgs, EstimateArgs, PlanArgs, SimulateArgs};
 pub use profile::{Grouping, Order, ProfileArgs, ProfileTable, ReportArgs, ReportForm};
+pub(crate) use unread::OF_A_PLAN_FILE;
 
 use crate::commands::bench::Suite;
 use crate::commands::explain::is_code;
@@ -24,7 +26,7 @@ use partita_runtime::KernelChoice;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Distributed training, planned: one model, one plan, a mesh of devices.
+/// Train models on a mesh of devices, from code written for one device and a plan that says what is sharded.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "partita", version, propagate_version = true, after_help = AFTER_HELP)]
 pub struct Cli {
@@ -36,7 +38,8 @@ pub struct Cli {
     pub json: bool,
 }
 
-const AFTER_HELP: &str = "CONFIG is a TOML file, a file with a model (.pt2, .mlir), or one of mlp, gpt, llama, bert.\n\
+const AFTER_HELP: &str = "CONFIG is a TOML file, a file with a model (.pt2, .mlir), one of mlp, gpt, llama, bert, or a model by name, such as \
+    gpt3-13b.\n\
     Exit codes: 0 done, 1 the check failed, 2 bad input or a failed run, 130 stopped by Ctrl-C.";
 
 /// The error of a command line; `Err` returns what is no error, such as `--help`.
@@ -96,7 +99,7 @@ pub enum Command {
     Export(ExportArgs),
     /// Predict the time and memory of a step on a cluster, from the programs that would run.
     Simulate(SimulateArgs),
-    /// Answer how many devices a model needs: bytes by strategy, the largest microbatch, tokens a day.
+    /// Estimate how many devices a model needs, for each strategy and optimizer.
     Estimate(EstimateArgs),
     /// Find the mesh, the layouts and the stages of a step by search, and say why.
     Plan(PlanArgs),
@@ -131,7 +134,7 @@ pub enum Command {
 /// Flags of `train`.
 #[derive(Args, Clone, Debug)]
 pub struct TrainArgs {
-    /// A config file or a bundled config.
+    /// A config file, a bundled config, a model by name, or a file with a model: see `partita --help`.
     #[arg(default_value = "gpt")]
     pub config: String,
     #[command(flatten)]
@@ -152,7 +155,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N")]
     pub checkpoint_keep: Option<i64>,
     /// Continue from a checkpoint, or from the newest one in a run's folder. Without PATH: from the newest one in
-    /// --checkpoint-dir, or else of the newest run of this model in the folder runs.
+    /// --checkpoint-dir, or else of this model's newest run below runs/.
     #[arg(long, value_name = "PATH", num_args = 0..=1)]
     pub resume: Option<Option<PathBuf>>,
     /// Threads in all, one per core by default. With fewer ranks than threads, each rank has several.
@@ -190,7 +193,7 @@ pub struct TrainArgs {
 /// Flags of `verify`.
 #[derive(Args, Clone, Debug)]
 pub struct VerifyArgs {
-    /// A config file or a bundled config.
+    /// A config file, a bundled config, a model by name, or a file with a model: see `partita --help`.
     pub config: String,
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -198,8 +201,8 @@ pub struct VerifyArgs {
     /// What runs the planned step; the step of one device always runs on the interpreter.
     #[arg(long, value_enum, default_value_t = Runner::Interpreter)]
     pub runner: Runner,
-    /// Compare with what a framework recorded: a .npz or .safetensors file of inputs, outputs, loss and grad.PARAMETER by
-    /// name.
+    /// Compare with what a framework recorded, not with one device: a .npz or .safetensors file with inputs, outputs (by
+    /// name, or as output.0, output.1, ..), loss and grad.PARAMETER.
     #[arg(long, value_name = "FILE")]
     pub against: Option<PathBuf>,
     /// For tests: forgets one reduction in the modules below this path.
@@ -211,7 +214,7 @@ pub struct VerifyArgs {
 /// Flags of `show`.
 #[derive(Args, Clone, Debug)]
 pub struct ShowArgs {
-    /// A config file or a bundled config.
+    /// A config file, a bundled config, a model by name, or a file with a model: see `partita --help`.
     pub config: Option<String>,
     /// List every key of configs with its type, default and meaning.
     #[arg(long, conflicts_with_all = ["form", "stage"])]
@@ -230,7 +233,7 @@ pub struct ShowArgs {
 /// Flags of `explain`.
 #[derive(Args, Clone, Debug)]
 pub struct ExplainArgs {
-    /// A config file or a bundled config; or the code of a message.
+    /// A config, as for other commands; or the code of a message.
     pub config: String,
     /// A parameter, a module (its output), `module.input`, a collective such as all_reduce:3, or a code.
     pub name: Option<String>,
@@ -245,7 +248,7 @@ pub struct ExplainArgs {
 /// Flags of `lower`.
 #[derive(Args, Clone, Debug)]
 pub struct LowerArgs {
-    /// A config file or a bundled config.
+    /// A config file, a bundled config, a model by name, or a file with a model: see `partita --help`.
     pub config: String,
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -355,7 +358,7 @@ pub struct ExportArgs {
     /// The format: safetensors for the weights; toml, dict or calls for the plan; xla for the step as a program.
     #[arg(long = "for", value_enum, value_name = "FORM")]
     pub purpose: ExportForm,
-    /// Of a program for XLA: who partitions.
+    /// With --for xla: who inserts the collectives.
     #[arg(long, value_enum, value_name = "FORM", default_value = "uniform")]
     pub form: XlaForm,
     /// A new file; by default MODEL.safetensors for weights, and standard output for plans. For xla a new folder, by default

@@ -79,7 +79,7 @@ impl Environment {
             optimised: !cfg!(debug_assertions),
             os: std::env::consts::OS.to_string(),
             arch: std::env::consts::ARCH.to_string(),
-            cpu: read("/proc/cpuinfo").and_then(|text| cpu_model(&text)),
+            cpu: cpu_name(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             kernels: KernelChoice::available().iter().map(KernelChoice::to_string).collect(),
             features: features(KernelOptions::native()),
@@ -165,6 +165,11 @@ fn first_line(program: &str, arguments: &[&str]) -> Option<String> {
     let done = Command::new(program).args(arguments).output().ok().filter(|done| done.status.success())?;
     let text = String::from_utf8_lossy(&done.stdout).into_owned();
     text.lines().next().map(|line| line.trim().to_string()).filter(|line| !line.is_empty())
+}
+
+/// The processor's name, where the system tells.
+pub fn cpu_name() -> Option<String> {
+    read("/proc/cpuinfo").and_then(|text| cpu_model(&text))
 }
 
 fn read(path: &str) -> Option<String> {

@@ -232,7 +232,20 @@ impl Output {
     pub fn verify(&mut self, report: &Report) {
         self.emit(&Verify::from(report));
         if !self.json {
-            self.print(&verify_text(report));
+            self.print(&verify_text(report, "one device"));
+        }
+    }
+
+    /// A comparison with a file.
+    pub fn verify_against(&mut self, report: &Report, file: &str) {
+        let compared = report.tensors.iter().map(|tensor| tensor.tensor.clone()).collect();
+        self.emit(&Verify {
+            against: Some(file.to_string()),
+            compared: Some(compared),
+            ..Verify::from(report)
+        });
+        if !self.json {
+            self.print(&format!("compared: {}\n{}", compared_names(report), verify_text(report, file)));
         }
     }
 
@@ -401,7 +414,17 @@ fn summary_table(summary: &Summary) -> String {
     rows.iter().map(|(label, value)| format!("{label:<16} {value}\n")).collect()
 }
 
-fn verify_text(report: &Report) -> String {
+/// The compared tensors: outputs by name, and the number of gradients.
+fn compared_names(report: &Report) -> String {
+    let names = report.tensors.iter().map(|tensor| tensor.tensor.as_str());
+    let (gradients, mut names): (Vec<&str>, Vec<&str>) = names.partition(|name| name.starts_with("grad."));
+    let count = format!("{} gradient{}", gradients.len(), if gradients.len() == 1 { "" } else { "s" });
+    names.push(&count);
+    names.join(", ")
+}
+
+/// The tensors that are furthest off, and whether all agree with `with`.
+fn verify_text(report: &Report, with: &str) -> String {
     let mut worst: Vec<_> = report.tensors.iter().collect();
     worst.sort_by(|a, b| (b.wrong > 0).cmp(&(a.wrong > 0)).then(b.of_permitted.total_cmp(&a.of_permitted)));
     let row = |error: &partita_schedule::verify::TensorError| {
@@ -433,7 +456,10 @@ fn verify_text(report: &Report) -> String {
     let (count, tolerance) = (report.tensors.len(), report.tolerance);
     text += &match report.tensors.iter().filter(|tensor| tensor.wrong > 0).count() {
         _ if report.ok => {
-            format!("verified: {count} tensors agree with one device within {tolerance:.0e}\n")
+            format!(
+                "verified: {count} tensor{} with {with} within {tolerance:.0e}\n",
+                if count == 1 { " agrees" } else { "s agree" }
+            )
         }
         _ if count == 0 => "NOT verified: ranks disagree on what should be one value\n".to_string(),
         wrong => format!("NOT verified: {wrong} of {count} tensors differ by more than rounding explains\n"),

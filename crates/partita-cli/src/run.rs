@@ -31,7 +31,7 @@ use crate::output::events::Event;
 use partita::config::Config;
 use partita::engine::Host;
 use partita::session::Session;
-use partita_base::Result;
+use partita_base::{Diagnostic, Result};
 
 /// How a command ended whose input was valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,6 +63,7 @@ impl Ending {
 /// # Errors
 /// What the config and the command refuse.
 pub fn run(cli: &Cli, host: &Host, output: &mut Output) -> Result<Ending> {
+    cli.command.check_options()?;
     match &cli.command {
         Command::Train(args) => train(args, session(&args.config, args.overrides()?, output)?, host, output),
         Command::Verify(args) => {
@@ -87,7 +88,11 @@ pub fn run(cli: &Cli, host: &Host, output: &mut Output) -> Result<Ending> {
             match (&args.rows, &args.config) {
                 (Some(file), _) => rows(args, file, output)?,
                 (None, config) => {
-                    let config = config.as_deref().unwrap_or_default();
+                    let config = config.as_deref().ok_or_else(|| {
+                        Diagnostic::new("E033", "`partita simulate` needs a model or a table of runs")
+                            .expected("a config, a model by name, or --rows FILE.csv")
+                            .help("`partita simulate gpt3-175b --cluster a100-80g:128x8 ..`; docs/COST.md has examples")
+                    })?;
                     simulate(args, &session(config, args.flags.overrides()?, output)?, output)?;
                 }
             }

@@ -1,10 +1,11 @@
 //! A planned step against what a framework recorded: outputs, loss and gradients for its inputs, so that agreement with the
 //! gradients of this program is not the only proof.
 
-use crate::session::{Part, Session, with_loss};
+use crate::session::{Part, Session, own_outputs, with_loss};
 use crate::signature::Signature;
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::{InputKind, Literal, Role};
+use partita_nn::Model;
 use partita_schedule::feed::{Fed, scalars};
 use partita_schedule::tensors::{inputs_of, outputs_by_name, zero_states};
 use partita_schedule::verify::{Report, StepRunner, compare};
@@ -13,15 +14,17 @@ impl Session {
     /// Runs the gradients of the step on its mesh for recorded inputs, and compares each recorded output, loss and gradient.
     ///
     /// `recorded` has tensors by name: inputs, as they are called or as `input.<name>`; perhaps parameters and states, which
-    /// otherwise have their initial values; outputs, `loss`, and `grad.<parameter>`. Of a model without a loss, the
-    /// gradients are those of the sum of its outputs, each times `cotangent.<output>` where that is recorded.
+    /// otherwise have their initial values; outputs by name or as `output.<position>`, `loss`, and `grad.<parameter>`. Of a
+    /// model without a loss, the gradients are those of the sum of its outputs, each times `cotangent.<output>` where that
+    /// is recorded. Also returns the names in `recorded` that belong to nothing, which are not compared.
     ///
     /// # Errors
     /// E306 if an input is missing or a tensor has another shape, or if nothing is recorded that can be compared; what
     /// building and running refuse.
     pub fn verify_against(&self, recorded: &Fed, runner: &dyn StepRunner) -> Result<(Report, Vec<String>)> {
-        let of_input = |name: &str| recorded.get(name).or_else(|| recorded.get(&format!("input.{name}")));
         let plain = self.model()?;
+        let recorded = &by_own_names(recorded, &plain);
+        let of_input = |name: &str| recorded.get(name).or_else(|| recorded.get(&format!("input.{name}")));
         let names = self.signature(&plain).inputs;
         let rows = names.iter().find_map(|input| of_input(&input.name)?.ty.shape.first().copied());
         let session = self.clone().with_batch(rows.unwrap_or(self.config().train.batch));
@@ -58,7 +61,7 @@ impl Session {
         let outputs = runner.run(&built, &inputs)?;
         let actual = outputs_by_name(&built.step, &built.pieces, outputs);
         let mut expected = Fed::new();
-        let mut notes = Vec::new();
+        let mut unknown = Vec::new();
         for (name, value) in recorded {
             match actual.get(name) {
                 Some(own) if !tensors.contains_key(name) || name.starts_with("grad.") => {
@@ -66,8 +69,7 @@ impl Session {
                 }
                 Some(_) => {}
                 None if of_known(name, &tensors) => {}
-                None => notes
-                    .push(format!("`{name}` is recorded, but neither an input nor an output: not compared")),
+                None => unknown.push(name.clone()),
             }
         }
         if expected.is_empty() {
@@ -76,9 +78,39 @@ impl Session {
                 .found(recorded.keys().cloned().collect::<Vec<_>>().join(", ")));
         }
         let dtype = model.params.values().map(|spec| spec.ty.dtype).next().unwrap_or(DType::F32);
-        Ok((compare(&expected, &actual, None, None, dtype), notes))
+        Ok((compare(&expected, &actual, None, None, dtype), unknown))
     }
 }
+
+/// The record with outputs under the names of the model: `output.1` is its second output, and `output` its only one, unless
+/// an output is called so. The same holds for their gradients, `cotangent.output.1`.
+fn by_own_names(recorded: &Fed, model: &Model) -> Fed {
+    let outputs = own_outputs(model);
+    let own = |name: &str| {
+        if outputs.iter().any(|own| own == name) {
+            return None;
+        }
+        match name.strip_prefix("output") {
+            Some("") => outputs.first().filter(|_| outputs.len() == 1),
+            Some(place) => outputs.get(place.strip_prefix('.')?.parse::<usize>().ok()?),
+            None => None,
+        }
+    };
+    let renamed = |name: &String| match name.strip_prefix(COTANGENT) {
+        Some(output) => own(output).map(|own| format!("{COTANGENT}{own}")),
+        None => own(name).cloned(),
+    };
+    let mut by_name = Fed::new();
+    for (name, value) in recorded {
+        // A tensor that has the name of the model already wins.
+        let name = renamed(name).filter(|own| !recorded.contains_key(own)).unwrap_or_else(|| name.clone());
+        by_name.insert(name, value.clone());
+    }
+    by_name
+}
+
+/// The prefix of the gradient with respect to an output.
+const COTANGENT: &str = "cotangent.";
 
 /// Whether a recorded name is that of an input.
 fn of_known(name: &str, tensors: &Fed) -> bool {

@@ -129,6 +129,8 @@ pub struct Data {
     pub max_bytes: Option<u64>,
     /// Share held out for validation.
     pub validation_fraction: f64,
+    /// Whether the rows of a file of tensors are shuffled in each epoch. Text always is.
+    pub shuffle: bool,
 }
 
 /// The `[plan]` section.
@@ -163,7 +165,8 @@ const VERIFY_LIMIT: f64 = 1e11;
 const SECTIONS: &[&str] = &["model", "train", "optimizer", "data", "mesh", "cluster", "plan", "checkpoint"];
 
 impl Config {
-    /// Reads a config file or a bundled config and applies `overrides` (`section.key=value`).
+    /// Reads a config file or a bundled config and applies `overrides` (`section.key=value`). A plan file that says for
+    /// which mesh and how many microbatches it was made replaces these keys, unless `overrides` has them.
     ///
     /// # Errors
     /// E001 to E006, E015, E031, E035, E340 and others of the sections, with the key or the line.
@@ -176,17 +179,19 @@ impl Config {
     /// # Errors
     /// Those of [`Config::load`].
     pub fn load_with(kinds: &ModelKinds, name: &str, overrides: &[String]) -> Result<Config> {
-        let bundled = BUNDLED.iter().find(|(n, _)| *n == name);
+        let bundled = BUNDLED.iter().find(|(n, _)| n.eq_ignore_ascii_case(name));
         let mut table = argument::table(name, bundled.map(|(_, text)| *text))?;
         let before = table.clone();
         for item in overrides {
             apply_override(&mut table, item)?;
         }
+        let made_for = argument::apply_plan_file(&mut table, overrides);
         let other_kind = |section: &str| kind_of(&before, section) != kind_of(&table, section);
         let changed: Vec<&str> = ["model", "optimizer"].into_iter().filter(|s| other_kind(s)).collect();
         if bundled.is_none() {
             let config = Config::read(kinds, table, Optional::new(), "");
-            return config.map_err(|error| blame_file(error, name, &changed));
+            let config = config.map_err(|error| blame_file(error, name, &changed))?;
+            return Ok(config.noting(made_for));
         }
         // A user who chooses another kind did not write the keys that the bundled config has for its own kind.
         let mut own = Optional::new();
@@ -198,13 +203,22 @@ impl Config {
             };
             own.insert(section, keys.filter(|key| !set(key)).cloned().collect());
         }
-        Config::read(kinds, table, own, name)
+        Ok(Config::read(kinds, table, own, name)?.noting(made_for))
+    }
+
+    fn noting(mut self, notes: Vec<String>) -> Config {
+        self.notes.extend(notes);
+        self
     }
 
     /// The config of a model that no config names, with the defaults of all other sections.
     pub fn of(model: Arc<dyn ModelSource>) -> Config {
         let mut reader = Reader::new(Table::new(), Optional::new());
-        Config::with_model(model, &mut reader).expect("the defaults fit together")
+        // A checkpoint of it says what the model is called, though only the program that has it can build it.
+        let kind = Table::from_iter([("kind".to_string(), Value::from(model.name()))]);
+        let resolved = Table::from_iter([("model".to_string(), Value::Table(kind))]);
+        let config = Config::with_model(model, &mut reader).expect("the defaults fit together");
+        Config { resolved, ..config }
     }
 
     /// The device, with the kernels that `train.kernels` names.
@@ -325,6 +339,11 @@ impl Config {
                     0.05,
                     "share of the text held out for validation",
                 )?,
+                shuffle: s.get(
+                    "shuffle",
+                    false,
+                    "shuffle the rows of a file of tensors in each epoch, by train.seed; text always is",
+                )?,
             })
         })?;
         check_data(&data)?;
@@ -365,12 +384,15 @@ impl Config {
             })
         })?;
         at_least_one("checkpoint.keep", checkpoint.keep as u64)?;
-        // No rank computes more rows at a time than those of its microbatch.
         let shards = Mesh::parse(&mesh, Some(1)).map_or(1, |mesh| batch_shards(&mesh));
-        check_sizes(model.as_ref(), train.batch.div_ceil(shards.max(1) * train.microbatches))?;
+        Limit::Planned.check(model.as_ref(), rows_at_once(train.batch, train.microbatches, shards))?;
         if let Some(key) = reader.unread() {
             let known: Vec<String> = SECTIONS.iter().map(|s| s.to_string()).collect();
-            return Err(unknown("the top of the config", key, &known));
+            let mut error = unknown("the top of the config", key, &known);
+            if key == "stages" {
+                error.help = Some("in a config, stages are a part of the plan: [[plan.stages]]".to_string());
+            }
+            return Err(error);
         }
         Ok(Config {
             model,
@@ -499,28 +521,48 @@ fn check_data(data: &Data) -> Result<()> {
     }
 }
 
-/// A tensor with more elements than this (64 GiB in single precision) is a typo; products of sizes below it cannot
-/// overflow either.
-const MOST_ELEMENTS: f64 = (1u64 << 34) as f64;
+/// The rows that a rank computes at a time: those of its microbatch.
+pub(crate) fn rows_at_once(batch: usize, microbatches: usize, shards: usize) -> usize {
+    batch.div_ceil(shards.max(1).saturating_mul(microbatches.max(1)))
+}
 
-/// E015 if a parameter or an activation of the model cannot fit into memory.
-fn check_sizes(model: &dyn ModelSource, batch: usize) -> Result<()> {
-    let refused = |at: &str| {
-        Diagnostic::new("E015", "the model or its batch is too large for one process")
-            .at(at)
-            .help("check the sizes for a typo")
-    };
-    let sizes = model.sizes(batch);
-    if sizes.layers > MOST_LAYERS {
-        return Err(refused("[model]")
-            .expected(format!("at most {MOST_LAYERS} layers"))
-            .found(format!("{} layers", sizes.layers)));
-    }
-    match sizes.tensors.into_iter().find(|(_, elements)| *elements > MOST_ELEMENTS) {
-        None => Ok(()),
-        Some((what, elements)) => Err(refused("[model], [train]")
-            .expected(format!("tensors of at most {MOST_ELEMENTS:.1e} elements"))
-            .found(format!("{what} = {elements:.1e}"))),
+/// How large the tensors of a model may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Limit {
+    /// In a plan, which holds shapes alone: products of sizes below the limit cannot overflow.
+    Planned,
+    /// In a process that runs the model.
+    Held,
+}
+
+impl Limit {
+    /// E015 if a parameter of the model, or an activation of so many rows, is beyond the limit.
+    pub fn check(self, model: &dyn ModelSource, rows: usize) -> Result<()> {
+        // A process would need 64 GiB for one tensor in single precision.
+        let (most, what) = match self {
+            Limit::Planned => ((1u64 << 48) as f64, "for a plan"),
+            Limit::Held => ((1u64 << 34) as f64, "for one process"),
+        };
+        let refused = |at: &str| {
+            let message = format!("the model or its batch is too large {what}");
+            let error = Diagnostic::new("E015", message).at(at).help("check the sizes for a typo");
+            match self {
+                Limit::Planned => error,
+                Limit::Held => error.note("`partita simulate`, `show` and `explain` plan larger sizes"),
+            }
+        };
+        let sizes = model.sizes(rows);
+        if sizes.layers > MOST_LAYERS {
+            return Err(refused("[model]")
+                .expected(format!("at most {MOST_LAYERS} layers"))
+                .found(format!("{} layers", sizes.layers)));
+        }
+        match sizes.tensors.into_iter().find(|(_, elements)| *elements > most) {
+            None => Ok(()),
+            Some((what, elements)) => Err(refused("[model], [train]")
+                .expected(format!("tensors of at most {most:.1e} elements"))
+                .found(format!("{what} = {elements:.1e}"))),
+        }
     }
 }
 

@@ -81,7 +81,8 @@ pub fn feed(config: &Config, signature: &Signature) -> Result<Arc<dyn Feed>> {
         TextFeed::new(&corpus, config.data.validation_fraction, sequence, batch, vocab, seed)
     };
     if let Some(path) = config.data.path.as_deref().filter(|path| is_tensors(path)) {
-        return Ok(Arc::new(TensorFeed::open(path, config.data.validation_fraction, signature, batch)?));
+        let tensors = TensorFeed::open(path, config.data.validation_fraction, signature, batch)?;
+        return Ok(Arc::new(tensors.shuffled(config.data.shuffle.then_some(seed))));
     }
     let shape = |name: &str| signature.input(name).map(|input| (input.ty.dtype, input.ty.shape.as_slice()));
     let others = |known: &[&str]| signature.inputs.iter().any(|input| !known.contains(&input.name.as_str()));

@@ -27,7 +27,15 @@ impl Function {
     /// # Errors
     /// E140 to E149 with line and column: see [`read_function`].
     pub fn read(text: &str, file: &str, function: Option<&str>) -> Result<Function> {
-        Ok(Function { graph: read_function(text, file, function, &Limits::default())? })
+        let graph = read_function(text, file, function, &Limits::default()).map_err(|mut error| {
+            if let Some(name) = function.filter(|_| error.code == "E143" && error.expected.is_none()) {
+                let names = functions_of(text);
+                error.expected =
+                    Some(format!("a function of the file instead of `{name}`: {}", names.join(", ")));
+            }
+            error
+        })?;
+        Ok(Function { graph })
     }
 
     /// [`Function::read`] for a file.
@@ -35,10 +43,21 @@ impl Function {
     /// # Errors
     /// E005 for a file that cannot be read, and those of [`Function::read`].
     pub fn open(path: &Path, function: Option<&str>) -> Result<Function> {
-        let text = std::fs::read_to_string(path).map_err(|error| {
+        let unread = |found: String| {
             Diagnostic::new("E005", format!("cannot read `{}`", path.display()))
                 .expected("a file of MLIR text")
-                .found(error.to_string())
+                .found(found)
+        };
+        let bytes = std::fs::read(path).map_err(|error| unread(error.to_string()))?;
+        let text = String::from_utf8(bytes).map_err(|error| match error.as_bytes() {
+            bytes if bytes.starts_with(b"PK") && path.extension().is_some_and(|ending| ending == "pt2") => {
+                let file = path.display();
+                unread("an exported program of PyTorch".to_string())
+                    .help(format!("`partita verify {file}`, `show`, `explain` and `train` take such models"))
+            }
+            bytes if bytes.starts_with(b"ML\xefR") => unread("MLIR bytecode".to_string())
+                .help("print it as text: `mlir-opt FILE` or `stablehlo-opt FILE`"),
+            _ => unread(format!("a file that is not text ({})", error.utf8_error())),
         })?;
         Function::read(&text, &path.display().to_string(), function)
     }
@@ -202,6 +221,23 @@ pub fn run_function(
     function.run(&function.session(mesh)?, arguments)
 }
 
+/// The names of the functions that a text defines, for messages.
+fn functions_of(text: &str) -> Vec<&str> {
+    let name = |rest: &'_ str| -> Option<(usize, usize)> {
+        let begin = rest.find('@')? + 1;
+        let is_of_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '$' | '.' | '-');
+        let length = rest[begin..].find(|c| !is_of_name(c)).unwrap_or(rest.len() - begin);
+        Some((begin, begin + length))
+    };
+    let parts = text.split("func.func").skip(1);
+    parts.filter_map(|rest| name(rest).map(|(begin, end)| &rest[begin..end])).collect()
+}
+
+/// Whether a conversion made a finite number infinite.
+fn overflows(before: &[f64], after: &Literal) -> bool {
+    before.iter().zip(after.to_f64()).any(|(before, after)| before.is_finite() && after.is_infinite())
+}
+
 /// A tensor as an argument: of the same number of elements and kind. E415 otherwise.
 fn fitting(value: Literal, name: &str, ty: &TensorType) -> Result<Literal> {
     if value.ty == *ty {
@@ -217,7 +253,11 @@ fn fitting(value: Literal, name: &str, ty: &TensorType) -> Result<Literal> {
         return Err(unfit());
     }
     match ty.dtype.is_float() {
-        true => Ok(Literal::from_f64(ty, value.to_f64().into_iter())),
+        true => {
+            let numbers = value.to_f64();
+            let converted = Literal::from_f64(ty, numbers.iter().copied());
+            if overflows(&numbers, &converted) { Err(unfit()) } else { Ok(converted) }
+        }
         false => {
             let converted = Literal::from_i128(ty, value.to_i128().into_iter());
             if converted.to_i128() == value.to_i128() { Ok(converted) } else { Err(unfit()) }
@@ -244,10 +284,18 @@ fn numbers(text: &str, name: &str, ty: &TensorType) -> Result<Literal> {
     let repeat = if words.len() == count { 1 } else { count };
     match ty.dtype.is_float() {
         true => {
-            let numbers =
-                words.iter().map(|word| word.parse::<f64>().map_err(|_| unread(format!("`{word}`"))));
-            let numbers = numbers.collect::<Result<Vec<f64>>>()?;
-            Ok(Literal::from_f64(ty, numbers.repeat(repeat).into_iter()))
+            let beyond = |word: &str| unread(format!("`{word}`, which is beyond {}", ty.dtype));
+            let number = |word: &&str| {
+                let number = word.parse::<f64>().map_err(|_| unread(format!("`{word}`")))?;
+                let is_written = word.trim_start_matches(['+', '-']).to_ascii_lowercase().starts_with("inf");
+                if number.is_infinite() && !is_written { Err(beyond(word)) } else { Ok(number) }
+            };
+            let numbers = words.iter().map(number).collect::<Result<Vec<f64>>>()?;
+            let value = Literal::from_f64(ty, numbers.repeat(repeat).into_iter());
+            if overflows(&numbers, &value) {
+                return Err(beyond(text));
+            }
+            Ok(value)
         }
         false => {
             let number = |word: &str| match word {

@@ -4,7 +4,7 @@
 //! ([`RunnerOptions`]), so a run, its verification, its validation and every listing of it agree. Each method is one
 //! arrow of the design: config, model, plan, built step, programs, training loop.
 
-use crate::config::Config;
+use crate::config::{Config, Limit, rows_at_once};
 use crate::execution::{self, CpuStep, InterpretedCpuStep};
 use crate::feeds::{self, Feed};
 use crate::infer::Inference;
@@ -12,6 +12,7 @@ use crate::models::ModelSource;
 use crate::planned_step::PlannedStep;
 use crate::signature::Signature;
 use partita_base::{DType, Diagnostic, Result};
+use partita_cost::Cluster;
 use partita_ir::Registry;
 use partita_ir::port::LOSS;
 use partita_mesh::Mesh;
@@ -23,16 +24,18 @@ use partita_runtime::{Cpu, Processes, RunnerOptions};
 use partita_schedule::feed::Fed;
 use partita_schedule::verify::{StepRunner, Verification, Verified, Watcher};
 use partita_schedule::{
-    BuildOptions, Built, Plan, ReadyOptions, Tools, batch_shards, build, build_evaluation, build_gradients,
+    BuildOptions, Built, Plan, Tools, batch_shards, build, build_evaluation, build_gradients,
 };
 use partita_spmd::better_mesh;
 use std::sync::Arc;
 
+mod plan;
+
+pub use plan::sets_layouts;
+use plan::{Given, unused_axes};
+
 /// The most ranks of a plan. Planning takes memory for every rank of a collective: a larger mesh is a typo.
 const MOST_PLANNED_RANKS: usize = 65_536;
-
-/// The plan file that means a search: `--plan auto`.
-const AUTO: &str = "auto";
 
 /// The most ranks that one process runs.
 const MOST_RUNNING_RANKS: usize = 256;
@@ -76,14 +79,19 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session of a config. In its mesh, -1 is the number of cores that the other axes leave.
+    /// A session of a config. In its mesh, -1 is the number of devices of the cluster that the other axes leave. On the
+    /// cores of one machine, it is the number of its cores.
     ///
     /// # Errors
-    /// E20x for a mesh that cannot be parsed, E007 for one that is too large to plan, E465 for kernels that this machine
-    /// lacks.
+    /// E20x for a mesh that cannot be parsed, E205 for -1 on a cluster of any number of devices, E007 for a mesh that is
+    /// too large to plan, E465 for kernels that this machine lacks.
     pub fn new(config: Config) -> Result<Session> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let mesh = Mesh::parse(&config.mesh, Some(cores))?;
+        let mesh = Mesh::parse(&config.mesh, devices(&config.cluster)).map_err(|error| {
+            match error.code == "E205" || error.code == "E206" {
+                true => error.note(format!("the devices are those of cluster `{}`", config.cluster.name)),
+                false => error,
+            }
+        })?;
         fits(&mesh, MOST_PLANNED_RANKS, "in a plan")?;
         let cpu = config.cpu()?;
         Ok(Session {
@@ -181,9 +189,16 @@ impl Session {
         &self.cpu
     }
 
-    /// E007 if a process cannot run all ranks of the mesh.
+    /// E007 if a process cannot run all ranks of the mesh, E015 if the tensors of the batch are too large for one.
     pub fn check_runs_here(&self) -> Result<()> {
-        runs_here(&self.mesh)
+        runs_here(&self.mesh)?;
+        self.check_sizes(self.config.train.batch)
+    }
+
+    /// E015 if a process cannot hold the tensors of a step of so many rows. Planning, which holds none, needs no check.
+    pub fn check_sizes(&self, rows: usize) -> Result<()> {
+        let rows = rows_at_once(rows, self.config.train.microbatches, batch_shards(&self.mesh));
+        Limit::Held.check(self.config.model.as_ref(), rows)
     }
 
     /// The model for training.
@@ -207,37 +222,6 @@ impl Session {
         feeds::feed(&self.config, &self.signature(model))
     }
 
-    /// The plan: of the config's file, of its section `[plan]`, or else that of the model for the mesh. The file `auto`
-    /// means a search.
-    ///
-    /// # Errors
-    /// E005 for a file that cannot be read, and what parsing it says; what [`Session::auto_plan`] says.
-    pub fn plan(&self, model: &Model) -> Result<Plan> {
-        self.plan_on(model, &self.mesh)
-    }
-
-    fn plan_on(&self, model: &Model, mesh: &Mesh) -> Result<Plan> {
-        let config = &self.config.plan;
-        if let Some(path) = &config.file {
-            if path.as_os_str() == AUTO {
-                return Ok(self.auto_plan(model, mesh)?.best.plan);
-            }
-            let text = std::fs::read_to_string(path).map_err(|error| {
-                Diagnostic::new("E005", format!("no plan file `{}`", path.display())).found(error.to_string())
-            })?;
-            return Plan::parse(&text, &path.display().to_string());
-        }
-        if !config.styles.is_empty() {
-            return Plan::from_value(&toml::Value::Table(config.styles.clone()), "[plan]");
-        }
-        let options = ReadyOptions {
-            sequence_parallel: config.sequence_parallel,
-            vocab_parallel: config.vocab_parallel,
-            ..ReadyOptions::default()
-        };
-        self.config.model.plan(&model.forward, mesh, &options)
-    }
-
     /// The training step, planned for the mesh.
     ///
     /// # Errors
@@ -253,11 +237,14 @@ impl Session {
     pub fn build_model(&self, model: &Model) -> Result<Built> {
         let part = if has_loss(model) { Part::Step } else { Part::Outputs };
         let built = self.build_part(model, &self.plan(model)?, part)?;
+        let idle = built.stages.iter().find_map(|stage| stage.partitioned.notes.first().cloned());
+        let alike = || unused_axes(&built).into_iter().next().map(|(_, why)| why);
+        let cause = idle.map(|note| ("the mesh leaves ranks idle", note));
+        let cause = cause.or_else(|| alike().map(|note| ("ranks of the mesh all do the same work", note)));
         if self.config.plan.strict
-            && let Some(idle) = built.stages.iter().find_map(|stage| stage.partitioned.notes.first())
+            && let Some((message, note)) = cause
         {
-            let mut error =
-                Diagnostic::new("E009", "the mesh leaves ranks idle").at("--strict").note(idle.clone());
+            let mut error = Diagnostic::new("E009", message).at("--strict").note(note);
             error.help = self.advice(model, &built);
             return Err(error);
         }
@@ -275,11 +262,12 @@ impl Session {
     fn build_on(&self, model: &Model, plan: &Plan, part: Part, mesh: &Mesh) -> Result<Built> {
         let options = BuildOptions { output_predictions: part == Part::Outputs, ..self.build_options() };
         let tools = Tools { registry: &Registry::default(), runner: &self.step_runner() };
-        match part {
+        let built = match part {
             Part::Loss | Part::Outputs => build_evaluation(model, plan, mesh, &options, &tools),
             Part::Gradients => build_gradients(model, plan, mesh, &options, &tools),
             Part::Step => build(model, plan, mesh, &options, &tools),
-        }
+        };
+        built.map_err(|error| self.config.model.explained(error))
     }
 
     /// A part of the step with all its outputs, for a comparison on the runner.
@@ -310,7 +298,11 @@ impl Session {
     /// microbatches if ranks are idle.
     pub fn notes(&self, model: &Model, built: &Built) -> Vec<String> {
         let told = built.notes.iter().cloned();
-        told.chain(self.unused(built)).chain(self.bubble(built)).chain(self.advice(model, built)).collect()
+        // A plan tells of axes that it does not name; what is left are axes that it names in vain.
+        let is_told = |axis: &str| built.notes.iter().any(|note| note.contains(&format!("`{axis}`: its ")));
+        let in_vain = unused_axes(built).into_iter().filter(|(axis, _)| !is_told(axis)).map(|(_, why)| why);
+        let told = told.chain(in_vain).chain(self.unused(built));
+        told.chain(self.bubble(built)).chain(self.advice(model, built)).collect()
     }
 
     /// Choices of the config that change nothing here.
@@ -321,7 +313,7 @@ impl Session {
             notes.push(format!("the timetable changes nothing: mesh {} has one pipeline stage", self.mesh));
         }
         let has_tp = self.mesh.axis_named("tp").is_some_and(|axis| axis.size > 1);
-        let missing = match (config.plan.file.is_some() || !config.plan.styles.is_empty(), has_tp) {
+        let missing = match (!matches!(self.given_plan(), Ok(Given::Lines(_))), has_tp) {
             (true, _) => "it selects lines of the built-in plan, and another plan is given".to_string(),
             (false, false) => format!("mesh {} has no axis `tp` of several ranks", self.mesh),
             (false, true) => return notes,
@@ -468,7 +460,8 @@ impl Session {
             learning_rate: self.config.schedule.at(1),
             watcher,
         };
-        verification.run(&session.plan(&model)?, &self.mesh)
+        let verified = verification.run(&session.plan(&model)?, &self.mesh);
+        verified.map_err(|error| self.config.model.explained(error))
     }
 }
 
@@ -482,11 +475,26 @@ pub(crate) fn with_loss(model: Model) -> Result<Model> {
     if has_loss(&model) {
         return Ok(model);
     }
+    with_cotangents(&model, &own_outputs(&model))
+}
+
+/// The outputs of a model that are no new values of its state, in order.
+pub(crate) fn own_outputs(model: &Model) -> Vec<String> {
     let graph = &model.forward;
     let is_new = |place: usize| graph.aliases.iter().any(|&(_, output)| output == place);
     let names = graph.output_names.iter().enumerate().filter(|(place, _)| !is_new(*place));
-    let names: Vec<String> = names.map(|(_, name)| name.clone()).collect();
-    with_cotangents(&model, &names)
+    names.map(|(_, name)| name.clone()).collect()
+}
+
+/// The devices over which a mesh is laid: those of the cluster, or the cores of this machine; `None` if the cluster has any
+/// number of them.
+fn devices(cluster: &Cluster) -> Option<usize> {
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    match &cluster.levels[..] {
+        // One level of links for any number of ranks: threads of one machine.
+        [only] if only.ranks.is_none() => Some(cores()),
+        levels => levels.last().and_then(|level| level.ranks),
+    }
 }
 
 /// E007 if a process cannot run all ranks of a mesh.

@@ -188,6 +188,9 @@ impl Plan {
     /// lines of its `plan`, each with the number of the stage: `colwise(stage=0)`. They apply to the
     /// modules of that stage alone, on its mesh.
     ///
+    /// `mesh = "dp=2,tp=2"` and `microbatches = 8` at the top say what the plan was made for; the config
+    /// of a run reads them.
+    ///
     /// A table with neither `modules` nor `style` nor `primitive` is a dictionary, one of several
     /// in a row. E228 for any other text, E222 for an unknown style or primitive. Lines without an
     /// origin get `origin` and the number of the line that first contains their pattern.
@@ -195,7 +198,7 @@ impl Plan {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
             Diagnostic::new("E228", "the plan is not TOML").at(origin).found(error.message().to_string())
         })?;
-        let keys = ["plan", "stages"];
+        let keys = ["plan", "stages", "mesh", "microbatches"];
         if let Some(key) = table.keys().find(|key| !keys.contains(&key.as_str())) {
             return Err(misplaced(origin, key, &keys));
         }
@@ -203,15 +206,18 @@ impl Plan {
             Some(value) => Plan::from_value(value, origin)?,
             None => Plan::default(),
         };
-        if let Some(stages) = table.get("stages") {
-            plan.extend_from_stages(stages, origin)?;
-        }
         let tables: Vec<usize> = text
             .lines()
             .enumerate()
-            .filter(|(_, line)| line.trim() == "[[stages]]")
+            .filter(|(_, line)| split_comment(line).0.trim() == "[[stages]]")
             .map(|(n, _)| n)
             .collect();
+        if let Some(stages) = table.get("stages") {
+            plan.extend_from_stages(stages, origin, &|number| match tables.get(number) {
+                Some(line) => format!("{origin}:{}", line + 1),
+                None => origin.to_string(),
+            })?;
+        }
         for entry in plan.entries.iter_mut().filter(|entry| entry.origin == origin) {
             let quoted = [format!("\"{}\"", entry.modules), format!("'{}'", entry.modules)];
             let is_named = |line: &str| quoted.iter().any(|pattern| line.contains(pattern));
@@ -224,11 +230,25 @@ impl Plan {
         Ok(plan)
     }
 
-    /// [`Plan::from_toml`] for the value of `plan` alone, as in a config.
+    /// [`Plan::from_toml`] for the value of `plan` alone, as in a config, where stages are `[[plan.stages]]`.
     pub fn from_value(value: &toml::Value, origin: &str) -> Result<Plan> {
         let mut plan = Plan::default();
         match value {
-            toml::Value::Table(lines) => plan.extend_from_dict(lines, origin)?,
+            toml::Value::Table(lines) => {
+                let mut lines = lines.clone();
+                // `[[plan.stages]]` of a config. The value of a pattern is never a list of tables.
+                let is_list = |value: &toml::Value| {
+                    value.as_array().is_some_and(|all| all.iter().all(|v| v.is_table()))
+                };
+                let stages = lines.get("stages").filter(|value| is_list(value)).cloned();
+                if stages.is_some() {
+                    lines.remove("stages");
+                }
+                plan.extend_from_dict(&lines, origin)?;
+                if let Some(stages) = stages {
+                    plan.extend_from_stages(&stages, origin, &|_| origin.to_string())?;
+                }
+            }
             toml::Value::Array(lines) => {
                 for line in lines {
                     let line = line.as_table().ok_or_else(|| malformed(origin, "plan", line, "tables"))?;
@@ -246,8 +266,13 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Adds the lines of `[[stages]]`.
-    fn extend_from_stages(&mut self, stages: &toml::Value, origin: &str) -> Result<()> {
+    /// Adds the lines of `[[stages]]`; `line_of` is where the table of a stage begins.
+    fn extend_from_stages(
+        &mut self,
+        stages: &toml::Value,
+        origin: &str,
+        line_of: &dyn Fn(usize) -> String,
+    ) -> Result<()> {
         let wrong = |value: &toml::Value| malformed(origin, "stages", value, "tables, one per stage");
         let tables = stages.as_array().ok_or_else(|| wrong(stages))?;
         let is_listed =
@@ -277,6 +302,17 @@ impl Plan {
                     .found("ranks = []"));
             }
             let is_last = until.is_none() && number + 1 == tables.len();
+            if until.is_none() && !is_last {
+                return Err(Diagnostic::new("E228", "a stage of the pipeline does not say where it ends")
+                    .at(format!("{}, [[stages]] table {} of {}", line_of(number), number + 1, tables.len()))
+                    .expected("`until`, the last module of the stage; only the last table needs none")
+                    .found(if stage.is_empty() {
+                        "no keys".to_string()
+                    } else {
+                        stage.keys().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ")
+                    })
+                    .help("until = \"layers.1\""));
+            }
             if is_last && is_listed && !stage.contains_key("mesh") {
                 call = call.with(Some("mesh"), Argument::text(format!("dp={}", ranks.map_or(1, Vec::len))));
             }

@@ -9,11 +9,12 @@ use toml::Value;
 #[derive(Args, Clone, Debug, Default)]
 #[command(allow_negative_numbers = true)]
 pub struct ConfigFlags {
-    /// The mesh of ranks, as named axes with their sizes: dp=2,tp=2. A size of -1 takes the remaining cores.
+    /// The mesh of ranks, as named axes with their sizes: dp=2,tp=2. A size of -1 takes the remaining
+    /// devices of the cluster, or cores of this machine.
     #[arg(long, value_name = "AXES")]
     pub mesh: Option<String>,
-    /// The cluster for predicted costs: laptop, a100-8, h100-8, h100-pod, or a TOML file with the keys of the section
-    /// `cluster`.
+    /// The devices and links for predicted costs: laptop, a100-8, h100-8, h100-pod, a device with its count such as
+    /// a100-80g:128x8, or a TOML file with the keys of the section `cluster`.
     #[arg(long, value_name = "NAME|FILE")]
     pub cluster: Option<PathBuf>,
     /// Optimizer steps, at least one.
@@ -35,32 +36,34 @@ pub struct ConfigFlags {
     /// Type of parameters and activations: f32, f64, bf16 or f16.
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<String>,
-    /// A file or folder of text to train on; the bundled text otherwise.
+    /// What to train on: a file or folder of text, or a file of tensors by input name (.npz, .npy, .safetensors). By default
+    /// the bundled text.
     #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
-    /// A plan file, which replaces the plan of the config.
+    /// A plan file, which replaces the plan of the config; `auto` searches for a plan.
     #[arg(long, value_name = "FILE")]
     pub plan: Option<PathBuf>,
-    /// Shard the residual stream on its sequence dimension over tp.
+    /// Shard the residual stream along the sequence over tp.
     #[arg(long)]
     pub sequence_parallel: bool,
-    /// Shard the embedding and the head on the vocabulary over tp.
+    /// Shard the embedding and the head along the vocabulary over tp.
     #[arg(long)]
     pub vocab_parallel: bool,
-    /// Fail if some ranks would compute nothing.
+    /// Fail if ranks have nothing to do, or all do the same work.
     #[arg(long)]
     pub strict: bool,
     /// The most memory that the process takes: a percentage such as 80%, the default, or bytes such as 8G.
     #[arg(long, value_name = "LIMIT")]
     pub memory_limit: Option<String>,
-    /// The most element operations that a verification on the interpreter may take.
+    /// Refuse a verification on the interpreter that takes more operations on elements than this; by default 1e11.
     #[arg(long, value_name = "OPERATIONS")]
     pub verify_limit: Option<f64>,
     /// The machine code of the kernels: portable, avx2, avx512 or native, the default. Only native may use AMX, whose
     /// matmuls round differently, so results differ in the last bits; the others give the same bits on every machine.
     #[arg(long, value_name = "LEVEL")]
     pub kernels: Option<String>,
-    /// Set any key of the config: train.steps=50. Later ones win, and win over the flags above.
+    /// Set any key of the config, for instance train.steps=50; `partita show --keys` lists them. The last one wins,
+    /// also over other flags.
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     pub set: Vec<String>,
 }
@@ -93,30 +96,49 @@ impl ConfigFlags {
     /// # Errors
     /// E034 for a path that is not UTF-8.
     pub fn overrides(&self) -> Result<Vec<String>> {
-        let mut items = Vec::new();
-        items.extend(self.mesh.as_ref().map(|mesh| item("mesh.shape", mesh.clone())));
-        items.extend(self.cluster.as_ref().map(|path| path_item("cluster.name", path)).transpose()?);
+        Ok(self.given()?.into_iter().map(|(_, item)| item).collect())
+    }
+
+    /// Each option that is given, and its override: those of `--set` last.
+    pub(super) fn given(&self) -> Result<Vec<(&'static str, String)>> {
+        let texts = [
+            ("--mesh", "mesh.shape", &self.mesh),
+            ("--timetable", "train.timetable", &self.timetable),
+            ("--dtype", "train.dtype", &self.dtype),
+            ("--memory-limit", "train.memory_limit", &self.memory_limit),
+            ("--kernels", "train.kernels", &self.kernels),
+        ];
+        let paths = [
+            ("--cluster", "cluster.name", &self.cluster),
+            ("--data", "data.path", &self.data),
+            ("--plan", "plan.file", &self.plan),
+        ];
         let counts = [
-            ("train.steps", self.steps),
-            ("train.seed", self.seed),
-            ("train.batch", self.batch),
-            ("train.microbatches", self.microbatches),
+            ("--steps", "train.steps", self.steps),
+            ("--seed", "train.seed", self.seed),
+            ("--batch", "train.batch", self.batch),
+            ("--microbatches", "train.microbatches", self.microbatches),
         ];
-        items.extend(counts.iter().filter_map(|(key, count)| Some(count_item(key, (*count)?))));
-        items.extend(self.timetable.as_ref().map(|name| item("train.timetable", name.clone())));
-        items.extend(self.dtype.as_ref().map(|dtype| item("train.dtype", dtype.clone())));
-        items.extend(self.data.as_ref().map(|path| path_item("data.path", path)).transpose()?);
-        items.extend(self.plan.as_ref().map(|path| path_item("plan.file", path)).transpose()?);
-        items.extend(self.memory_limit.as_ref().map(|limit| item("train.memory_limit", limit.clone())));
-        items.extend(self.verify_limit.map(|limit| item("train.verify_limit", limit)));
-        items.extend(self.kernels.as_ref().map(|kernels| item("train.kernels", kernels.clone())));
         let switches = [
-            ("plan.sequence_parallel", self.sequence_parallel),
-            ("plan.vocab_parallel", self.vocab_parallel),
-            ("plan.strict", self.strict),
+            ("--sequence-parallel", "plan.sequence_parallel", self.sequence_parallel),
+            ("--vocab-parallel", "plan.vocab_parallel", self.vocab_parallel),
+            ("--strict", "plan.strict", self.strict),
         ];
-        items.extend(switches.iter().filter(|(_, on)| *on).map(|(key, _)| item(key, true)));
-        items.extend(self.set.iter().cloned());
-        Ok(items)
+        let mut given = Vec::new();
+        given
+            .extend(texts.into_iter().filter_map(|(flag, key, text)| Some((flag, item(key, text.clone()?)))));
+        for (flag, key, path) in paths {
+            given.extend(
+                path.as_ref()
+                    .map(|path| Ok::<_, Box<Diagnostic>>((flag, path_item(key, path)?)))
+                    .transpose()?,
+            );
+        }
+        given
+            .extend(counts.iter().filter_map(|(flag, key, count)| Some((*flag, count_item(key, (*count)?)))));
+        given.extend(self.verify_limit.map(|limit| ("--verify-limit", item("train.verify_limit", limit))));
+        given.extend(switches.iter().filter(|(.., on)| *on).map(|(flag, key, _)| (*flag, item(key, true))));
+        given.extend(self.set.iter().map(|item| ("--set", item.clone())));
+        Ok(given)
     }
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 #[derive(Args, Clone, Debug)]
 pub struct SimulateArgs {
     /// A config file, a bundled config, a model by name such as gpt3-175b, or a config.json of Hugging Face.
-    #[arg(value_name = "CONFIG|MODEL", required_unless_present = "rows")]
+    #[arg(value_name = "CONFIG|MODEL")]
     pub config: Option<String>,
     /// Predict every run of a table of measured runs, and compare.
     #[arg(long, value_name = "FILE.csv", conflicts_with_all = ["config", "trace"])]
@@ -16,7 +16,8 @@ pub struct SimulateArgs {
     /// With --rows: only runs whose names begin with this text.
     #[arg(long, value_name = "TEXT", requires = "rows")]
     pub only: Option<String>,
-    /// With --rows: fit two constants of software for each source of runs, and write them to a new file.
+    /// With --rows: fit a factor of compute, and one of communication or the seconds of a launch, to each source of
+    /// runs, and write them to a new file.
     #[arg(long, value_name = "FILE.toml", requires = "rows")]
     pub fit: Option<PathBuf>,
     #[command(flatten)]

@@ -349,16 +349,18 @@ fn session(case: &Case, args: &BenchArgs) -> Result<Session> {
     Session::new(config)?.with_execution(execution)
 }
 
-/// Seconds of the fastest of so many runs of a case, on as many threads as it has.
+/// Seconds of the fastest of so many runs of a case, on as many threads as it has, and of the median one.
 ///
 /// # Errors
 /// As [`bench`].
-pub(crate) fn fastest_s(case: &Case, repeats: u32) -> Result<f64> {
+pub(crate) fn fastest_and_median_s(case: &Case, repeats: u32) -> Result<[f64; 2]> {
     let mut prepared = Prepared::new(case, &plain())?;
     for _ in 0..repeats {
         prepared.run()?;
     }
-    Ok(prepared.seconds.iter().copied().fold(f64::INFINITY, f64::min))
+    let mut seconds = prepared.seconds;
+    seconds.sort_by(f64::total_cmp);
+    Ok([seconds[0], seconds[seconds.len() / 2]])
 }
 
 /// Seconds that the simulator predicts for a step of a case.

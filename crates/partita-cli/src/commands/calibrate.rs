@@ -6,7 +6,8 @@ use crate::cli::CalibrateArgs;
 use crate::commands::bench::exchange::Traffic;
 use crate::commands::bench::models::Step;
 use crate::commands::bench::suites::{Case, Suite, Work};
-use crate::commands::bench::{fastest_s, predicted_s};
+use crate::commands::bench::{fastest_and_median_s, predicted_s};
+use crate::env::cpu_name;
 use crate::files::write_new;
 use crate::output::Output;
 use crate::output::events::Event;
@@ -21,6 +22,8 @@ use std::collections::BTreeMap;
 /// The figures of a machine.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Calibration {
+    /// The processor, and what a rank is on it.
+    pub device: String,
     /// Operations per second of the best product of matrices.
     pub flops_per_s: f64,
     /// The part of it by operations.
@@ -33,6 +36,8 @@ pub struct Calibration {
     pub latency_s: f64,
     /// Bytes per second between two ranks.
     pub link_bytes_per_s: f64,
+    /// The largest time of a median run relative to that of the fastest run, over all measurements.
+    pub noise: f64,
     /// Steps beside their predictions.
     pub compared: Vec<Compared>,
 }
@@ -81,6 +86,9 @@ const COMPARED: [(&str, &str); 10] = [
 /// E043 if the file cannot be written; what preparing a measurement refuses.
 pub fn calibrate(args: &CalibrateArgs, output: &mut Output) -> Result<()> {
     let calibration = output.during("measuring this machine", || measure(args))?;
+    if calibration.noise > NOISY {
+        output.note(calibration.noise_text());
+    }
     if let Some(path) = &args.out {
         let text = calibration.toml();
         write_new(path, "the figures", "--out", |file| std::io::Write::write_all(file, text.as_bytes()))?;
@@ -100,26 +108,36 @@ fn case(name: &str, mesh: &str, ranks: usize, work: Work) -> Case {
     }
 }
 
+/// A median beyond this multiple of the fastest run means that something else ran on the machine.
+const NOISY: f64 = 1.3;
+
 fn measure(args: &CalibrateArgs) -> Result<Calibration> {
+    let mut noise = 1.0f64;
+    let mut fastest_s = |case: &Case| -> Result<f64> {
+        let [fastest, median] = fastest_and_median_s(case, args.repeats)?;
+        noise = noise.max(median / fastest.max(1e-12));
+        Ok(fastest)
+    };
     let mut products = Vec::new();
     for size in PRODUCTS {
-        let seconds =
-            fastest_s(&case("product", "dp=1", 1, Work::Step(Step::Product([size; 3]))), args.repeats)?;
+        let seconds = fastest_s(&case("product", "dp=1", 1, Work::Step(Step::Product([size; 3]))))?;
         products.push((2.0 * (size as f64).powi(3), seconds));
     }
     let mut copies = Vec::new();
     for bytes in COPIES {
         let work = Work::Traffic { traffic: Traffic::Copy, bytes, times: 16 };
-        copies.push((2.0 * bytes as f64, fastest_s(&case("copy", "dp=1", 1, work), args.repeats)?));
+        copies.push((2.0 * bytes as f64, fastest_s(&case("copy", "dp=1", 1, work))?));
     }
     let mut sums = Vec::new();
     for bytes in SUMS {
         let work = Work::Traffic { traffic: Traffic::AllReduce, bytes, times: 16 };
-        sums.push(fastest_s(&case("sum", "dp=2", 2, work), args.repeats)?);
+        sums.push(fastest_s(&case("sum", "dp=2", 2, work))?);
     }
     let (flops_per_s, flops_efficiency) = rate_and_curve(&products);
     let (memory_bytes_per_s, memory_efficiency) = rate_and_curve(&copies);
     let mut calibration = Calibration {
+        device: format!("one thread of {}", cpu_name().unwrap_or_else(|| "this machine".to_string())),
+        noise,
         flops_per_s,
         flops_efficiency,
         memory_bytes_per_s,
@@ -135,7 +153,7 @@ fn measure(args: &CalibrateArgs) -> Result<Calibration> {
             let step = if model == "alpa" { Step::Alpa } else { Step::gpt(model) };
             let ranks = if mesh.ends_with("=2") { 2 } else { 1 };
             let case = case(model, mesh, ranks, Work::Step(step.clone()));
-            let measured_s = fastest_s(&case, args.repeats)?;
+            let [measured_s, _] = fastest_and_median_s(&case, args.repeats)?;
             let predicted_s = predicted_s(&case, &step, &cluster)?;
             calibration.compared.push(Compared { model, mesh, predicted_s, measured_s });
         }
@@ -160,6 +178,7 @@ impl Calibration {
     fn cluster(&self) -> Result<Cluster> {
         let mut cluster = Cluster::default();
         let device = &mut cluster.device;
+        device.kind.clone_from(&self.device);
         (device.flops_per_s, device.flops_per_s_by_type) = (self.flops_per_s, BTreeMap::new());
         device.memory_bytes_per_s = self.memory_bytes_per_s;
         device.flops_efficiency = Curve::new(self.flops_efficiency.clone())?;
@@ -184,9 +203,12 @@ impl Calibration {
                 .join(", ")
         };
         format!(
-            "# Measured by `partita calibrate`: one rank is one thread of this machine.\nname = \"laptop\"\n\
-             flops_per_s = {:.6e}\nflops_efficiency = [{}]\nmemory_bytes_per_s = {:.6e}\nmemory_efficiency = [{}]\n\
+            "# Measured by `partita calibrate`; {}.\n\
+             # What was not measured, such as the memory of a device, is that of the ready cluster of this name.\n\
+             name = \"laptop\"\ndevice = {}\nflops_per_s = {:.6e}\nflops_efficiency = [{}]\nmemory_bytes_per_s = {:.6e}\nmemory_efficiency = [{}]\n\
              links = [{{ latency_s = {:.3e}, bytes_per_s = {:.6e} }}]\n",
+            self.noise_text(),
+            toml::Value::from(self.device.clone()),
             self.flops_per_s,
             curve(&self.flops_efficiency),
             self.memory_bytes_per_s,
@@ -194,6 +216,18 @@ impl Calibration {
             self.latency_s,
             self.link_bytes_per_s
         )
+    }
+
+    /// How steady the machine was, as one line.
+    fn noise_text(&self) -> String {
+        let noise = self.noise;
+        match noise > NOISY {
+            true => format!(
+                "noisy: the median run of a measurement took {noise:.1} times as long as the fastest one, so other programs \
+                 ran; measure again on an idle machine"
+            ),
+            false => format!("steady: median runs took at most {noise:.2} times as long as the fastest ones"),
+        }
     }
 
     fn text(&self) -> String {
@@ -236,6 +270,8 @@ mod tests {
     #[test]
     fn the_file_is_the_cluster() {
         let calibration = Calibration {
+            device: "one thread of a \"CPU\"".to_string(),
+            noise: 1.5,
             flops_per_s: 5e10,
             flops_efficiency: vec![(100.0, 0.5), (1e6, 1.0)],
             memory_bytes_per_s: 1e10,
@@ -250,6 +286,8 @@ mod tests {
         let overrides = [format!("cluster.name={}", toml::Value::from(path.to_str().unwrap()))];
         let read = partita::Config::load("gpt", &overrides).unwrap().cluster;
         let own = calibration.cluster().unwrap();
+        assert!(calibration.toml().contains("noisy: the median run of a measurement took 1.5 times"));
+        assert!(Calibration { noise: 1.1, ..calibration }.toml().contains("steady"));
         assert_eq!((read.levels, read.device), (own.levels, own.device));
     }
 }

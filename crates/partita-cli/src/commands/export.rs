@@ -1,6 +1,6 @@
 //! `partita export`: weights, plans and steps in the forms of other programs.
 
-use crate::cli::{ExportArgs, ExportForm, PlanForm, XlaForm};
+use crate::cli::{ExportArgs, ExportForm, OF_A_PLAN_FILE, PlanForm, XlaForm};
 use crate::commands::saved::Source;
 use crate::commands::show::plan_text;
 use crate::files::write_new;
@@ -58,6 +58,7 @@ pub fn export(args: &ExportArgs, output: &mut Output) -> Result<()> {
 /// The plan of a plan file, or that of a run or a config.
 fn plan(args: &ExportArgs) -> Result<Plan> {
     if let Some(text) = plan_file(&args.source) {
+        args.flags.refuse("export", OF_A_PLAN_FILE)?;
         return Plan::parse(&text, &args.source);
     }
     let Source { session, .. } = Source::open(&args.source, args.from.as_deref(), &args.flags.overrides()?)?;
@@ -82,6 +83,7 @@ fn export_model(args: &ExportArgs, output: &mut Output) -> Result<()> {
     }
     let Source { session, saved } =
         Source::open(&args.source, args.from.as_deref(), &args.flags.overrides()?)?;
+    session.check_sizes(1)?;
     let model = session.model()?;
     let weights: IndexMap<String, TensorData> = match &saved {
         None => {

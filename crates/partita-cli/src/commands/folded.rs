@@ -26,7 +26,7 @@ pub struct Folded {
     pub step_s: f64,
     /// Tokens a second, over all ranks.
     pub tokens_per_s: f64,
-    /// Arithmetic of the model for each rank, in 10^12 operations a second.
+    /// Model FLOPs, those of the step on one device without recomputation, for each rank, in 10^12 a second.
     pub tflops_per_rank: f64,
     /// The part of the device's peak that this is.
     pub mfu: f64,
@@ -113,6 +113,7 @@ impl Folded {
             from = slice + 1;
         }
         text += &table(&head, &rows);
+        text += "TFLOP/s: model FLOPs, which are those of the step on one device, without recomputation or replicated work\n";
         if self.exceeds_bytes > 0.0 {
             text += &format!(
                 "it does not fit: {} more than a device has. More ranks along tp or pp, a smaller microbatch, a checkpoint of \

@@ -64,6 +64,7 @@ pub fn share_on(engine: Engine, host: &Host, execution: Execution, ranks: usize)
     let (index, count): (usize, usize) =
         (index.parse().map_err(|_| wrong())?, count.parse().map_err(|_| wrong())?);
     fits(count, ranks, "partita launch -n")?;
+    end_with_launcher(PathBuf::from(folder));
     let processes = HostProcesses::join(Path::new(folder), index, count, PATIENCE)?;
     among(processes, execution, ranks, "partita launch -n")
 }
@@ -143,6 +144,17 @@ pub fn restarted() -> Result<Option<PathBuf>> {
     let Some(meeting) = meeting() else { return Ok(None) };
     let Ok(folder) = std::fs::read_to_string(meeting.join(RESTARTED)) else { return Ok(None) };
     latest(Path::new(&folder))
+}
+
+/// Ends this process when the launcher is gone, however it ended: the launcher holds the other end of standard input, and
+/// writes nothing to it. The folder in which the processes meet goes too.
+fn end_with_launcher(folder: PathBuf) {
+    std::thread::spawn(move || {
+        let mut bytes = [0; 64];
+        while std::io::stdin().read(&mut bytes).is_ok_and(|count| count > 0) {}
+        let _ = std::fs::remove_dir_all(&folder);
+        std::process::exit(i32::from(CONSEQUENCE));
+    });
 }
 
 /// Whether this is a launched process that ended because another one did, which tells why.
@@ -283,7 +295,7 @@ fn start(args: &LaunchArgs, index: usize, count: usize, folder: &Path) -> Result
     let child = command
         .args(arguments)
         .env(PLACE, format!("{index}/{count}:{}", folder.display()))
-        .stdin(Stdio::null())
+        .stdin(Stdio::piped())
         .stdout(pipe(Stdio::inherit(), Stdio::null()))
         .stderr(pipe(Stdio::inherit(), Stdio::piped()))
         .spawn();

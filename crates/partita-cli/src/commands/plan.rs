@@ -89,7 +89,7 @@ pub fn plan(args: &PlanArgs, session: &Session, output: &mut Output) -> Result<(
     let found = output.during("searching plans", || session.auto_plan_over(&model, &tried, freedom))?;
     if let Some(path) = &args.out {
         let Candidate { mesh, microbatches, plan, .. } = &found.best;
-        let text = format!("# --mesh {mesh} --microbatches {microbatches}\n\n{}", plan.to_toml());
+        let text = format!("mesh = \"{mesh}\"\nmicrobatches = {microbatches}\n\n{}", plan.to_toml());
         write_new(path, "the plan", "--out", |file| file.write_all(text.as_bytes()))?;
     }
     answer(&Found::of(session, &found), Found::text, output);

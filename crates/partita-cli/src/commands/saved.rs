@@ -4,7 +4,7 @@ use partita::config::{BUNDLED, Config};
 use partita::models::ModelKinds;
 use partita::run_files::Saved;
 use partita::session::Session;
-use partita_base::Result;
+use partita_base::{Diagnostic, Result};
 use std::path::Path;
 
 /// A session, and the checkpoint that was named with it.
@@ -17,6 +17,24 @@ pub struct Source {
 
 /// The configs that a name may refer to.
 const CONFIGS: &str = "a TOML file, or one of mlp, gpt, llama, bert";
+
+/// A run whose model this program does not have, or no longer finds.
+fn of_other_program(error: Box<Diagnostic>, saved: &Saved) -> Box<Diagnostic> {
+    let run = saved.path.display();
+    if error.code == "E004" && error.message.starts_with("no model of kind") {
+        return error.at(run.to_string()).note(
+            "the run was made by a program with a model of its own, and only that program can build it: \
+             `Saved::config` with its `ModelKinds`, or `Session::infer` with the checkpoint",
+        );
+    }
+    if error.code == "E350" {
+        return error.note(format!(
+            "{run}/config.toml names the model's file relative to where the run was started: go there, or give its place \
+             with --set model.path=FILE"
+        ));
+    }
+    error
+}
 
 impl Source {
     /// Opens what `name` names: a bundled config, the folder of a run or of one of its checkpoints (its config is that
@@ -31,7 +49,10 @@ impl Source {
             false => None,
         };
         let config = match &run {
-            Some(saved) => saved.config(&ModelKinds::bundled(), overrides)?,
+            Some(saved) => {
+                let config = saved.config(&ModelKinds::bundled(), overrides);
+                config.map_err(|error| of_other_program(error, saved))?
+            }
             None => Config::load(name, overrides).map_err(|mut error| {
                 let is_missing = error.code == "E005" && !Path::new(name).exists();
                 if is_missing {

@@ -25,9 +25,14 @@ pub fn verify(args: &VerifyArgs, session: &Session, output: &mut Output) -> Resu
         let weights = Weights::open(path, &Limits::default())?;
         let recorded = weights.iter().map(|(name, tensor)| (name.to_string(), tensor.literal())).collect();
         let compare = || session.verify_against(&recorded, runner.as_ref());
-        let (report, notes) = output.during("comparing with the record", compare)?;
-        notes.into_iter().for_each(|note| output.note(note));
-        output.verify(&report);
+        let (report, unknown) = output.during("comparing with the record", compare)?;
+        if !unknown.is_empty() {
+            let names = unknown.join(", ");
+            output.note(format!(
+                "not compared, since the model has neither an input nor an output of the name: {names}"
+            ));
+        }
+        output.verify_against(&report, &path.display().to_string());
         return Ok(if report.ok { Ending::Done } else { Ending::CheckFailed });
     }
     if config.plan.strict {
@@ -39,6 +44,7 @@ pub fn verify(args: &VerifyArgs, session: &Session, output: &mut Output) -> Resu
         Some(_) => config.train.batch,
         None => session.verification_rows(),
     };
+    session.check_sizes(rows)?;
     #[cfg(feature = "testing")]
     let session = &session.clone().with_broken_rule(args.break_rule.clone());
     let place = match args.runner {

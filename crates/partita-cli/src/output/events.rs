@@ -133,6 +133,12 @@ pub struct Verify {
     pub first_diverging: Option<String>,
     /// Elements that only rounding separates.
     pub excused: usize,
+    /// The file that was compared with, if not one device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub against: Option<String>,
+    /// The names of the tensors that were compared with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compared: Option<Vec<String>>,
 }
 event!(Verify, "verify");
 
@@ -147,6 +153,8 @@ impl From<&Report> for Verify {
             }),
             first_diverging: report.first_diverging.clone(),
             excused: report.excused(),
+            against: None,
+            compared: None,
         }
     }
 }

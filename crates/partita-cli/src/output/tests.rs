@@ -241,19 +241,25 @@ fn colour_changes_no_text() {
 
 #[test]
 fn a_verification_shows_the_worst_tensors_first() {
-    let text = verify_text(&report(false));
+    let text = verify_text(&report(false), "one device");
     let first: Vec<&str> = text.lines().map(|l| l.split_whitespace().next().unwrap()).collect();
     assert_eq!(first[..6], ["tensor", "grad.0", "grad.7", "grad.6", "grad.5", "grad.4"]);
     assert!(text.contains("and 3 more tensors"), "{text}");
     assert!(text.contains("first value that differs: %7"), "{text}");
     assert!(text.ends_with("NOT verified: 1 of 8 tensors differ by more than rounding explains\n"), "{text}");
-    assert!(verify_text(&report(true)).ends_with("verified: 8 tensors agree with one device within 1e-4\n"));
+    assert!(
+        verify_text(&report(true), "one device")
+            .ends_with("verified: 8 tensors agree with one device within 1e-4\n")
+    );
 }
 
 #[test]
 fn ranks_that_disagree_are_told_without_a_table() {
     let first_diverging = Some("%7: copies differ".to_string());
-    let text = verify_text(&Report { ok: false, tensors: Vec::new(), tolerance: 1e-4, first_diverging });
+    let text = verify_text(
+        &Report { ok: false, tensors: Vec::new(), tolerance: 1e-4, first_diverging },
+        "one device",
+    );
     let expected = "first value that differs: %7: copies differ\nNOT verified: ranks disagree on what should be one value\n";
     assert_eq!(text, expected);
 }

@@ -82,3 +82,50 @@ fn opt_takes_what_stands_in_the_run_line_of_a_file_test() {
     let list = text(&partita(&["opt", "--list"]).stdout);
     assert!(list.contains("print-fusion") && list.contains("..NAME"), "{list}");
 }
+
+#[test]
+fn a_command_refuses_options_that_it_does_not_read() {
+    for (line, option) in [
+        ("estimate gpt-13b --dtype f32", "--dtype"),
+        ("estimate gpt-13b --mesh tp=8", "--mesh"),
+        ("estimate gpt-13b --timetable gpipe", "--timetable"),
+        ("estimate gpt-13b --seed 3", "--seed"),
+        ("estimate gpt-13b --plan p.toml", "--plan"),
+        ("estimate gpt-13b --sequence-parallel", "--sequence-parallel"),
+        ("estimate gpt-13b --set optimizer.kind=sgd", "--set"),
+        ("simulate gpt --data text.txt", "--data"),
+        ("simulate --rows runs.csv --mesh tp=2", "--mesh"),
+        ("verify gpt --data text.txt", "--data"),
+        ("show --keys --batch 3", "--batch"),
+        ("show gpt --seed 3", "--seed"),
+        ("explain E231 --mesh tp=2", "--mesh"),
+        ("eval runs/gpt --steps 3", "--steps"),
+    ] {
+        let result = partita(&line.split_whitespace().collect::<Vec<_>>());
+        let error = text(&result.stderr);
+        let name = line.split_whitespace().next().unwrap();
+        assert_eq!(result.status.code(), Some(2), "{line}: {error}");
+        assert!(
+            error.starts_with(&format!("error[E033]: `partita {name}` does not read `{option}`")),
+            "{line}: {error}"
+        );
+    }
+    // What it reads is taken.
+    let result = partita(&[
+        "estimate",
+        "gpt2-124m",
+        "--cluster",
+        "a100-40g",
+        "--most",
+        "1",
+        "--set",
+        "model.layers=2",
+    ]);
+    assert_eq!(result.status.code(), Some(0), "{}", text(&result.stderr));
+}
+
+#[test]
+fn simulate_without_a_model_says_what_it_takes() {
+    let error = text(&partita(&["simulate"]).stderr);
+    assert!(error.starts_with("error[E033]") && error.contains("--rows FILE.csv"), "{error}");
+}

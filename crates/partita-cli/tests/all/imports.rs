@@ -53,6 +53,12 @@ fn a_function_prints_each_step_and_its_results() {
     );
     let events = place.run(&[&run[..], &["--mesh", "dp=2", "--json"]].concat()).of("results");
     assert_eq!(events[0]["results"][0]["values"], serde_json::json!([6.0, 8.0, 10.0, 12.0]));
+    let refused = place.run(&["run", &model("gpt.pt2")]);
+    assert!(
+        refused.code == Some(2) && refused.err.contains("an exported program of PyTorch"),
+        "{}",
+        refused.err
+    );
     fs::write(place.path("load.mlir"), text.replace("arith.addf %arg0, %arg1", "memref.load %arg0")).unwrap();
     let refused = place.run(&["run", "load.mlir"]);
     assert_eq!(refused.code, Some(2));

@@ -243,3 +243,25 @@ fn checkpoints_are_listed_shown_and_verified() {
     assert_eq!(run("checkpoint verify run/step-00000004").code, Some(1));
     run("checkpoint ls nowhere").refuses("E311", &["nowhere"]);
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn processes_end_with_a_launcher_that_is_killed() {
+    let place = crate::place();
+    let arguments = launch(2, "mlp", "dp=2", &["--set", "train.steps=100000000"]);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut launcher = place.command(&arguments);
+    let mut launcher = launcher.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(launcher.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("\"event\":\"step\"")), "no step was done");
+    assert!((0..2).all(|index| process(launcher.id(), index).is_some()), "both processes run");
+    launcher.kill().unwrap();
+    launcher.wait().unwrap();
+    // The first process holds the other end of the pipe: it ends when that is closed.
+    lines.for_each(drop);
+    let begin = Instant::now();
+    while (0..2).any(|index| process(launcher.id(), index).is_some()) {
+        assert!(begin.elapsed() < Duration::from_secs(20), "a process still runs");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

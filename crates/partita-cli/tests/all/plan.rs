@@ -50,18 +50,18 @@ fn every_mesh_of_the_devices_is_tried_and_the_plan_reads_back() {
     }
     let best = &event["candidates"][0];
     let (mesh, microbatches) = (best["mesh"].as_str().unwrap(), best["microbatches"].to_string());
-    let verify = partita(&[
-        "verify",
-        "mlp",
-        "--batch",
-        "8",
-        "--mesh",
-        mesh,
-        "--microbatches",
-        &microbatches,
-        "--plan",
-        path,
-    ]);
+    // The file says for which mesh it is; another one may be given.
+    let told = std::fs::read_to_string(&file).unwrap();
+    assert!(told.starts_with(&format!("mesh = \"{mesh}\"\nmicrobatches = {microbatches}\n")), "{told}");
+    let other = format!("{mesh},zz=1");
+    let other = other.as_str();
+    for (more, used) in [(vec![], mesh), (vec!["--mesh", other], other)] {
+        let run = partita(&[&["show", "mlp", "--batch", "8", "--plan", path][..], &more].concat());
+        let (shown, notes) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+        assert!(shown.starts_with(&format!("model mlp on mesh {used} (")), "{shown}{notes}");
+        assert_eq!(notes.contains(&format!("was made for mesh = \"{mesh}\"")), used != mesh, "{notes}");
+    }
+    let verify = partita(&["verify", "mlp", "--batch", "8", "--plan", path]);
     assert_eq!(verify.status.code(), Some(0), "{}", String::from_utf8_lossy(&verify.stderr));
 }
 

@@ -211,6 +211,14 @@ fn what_cannot_be_evaluated_generated_or_exported_is_refused() {
     run("eval nowhere").refuses("E005", &["no config `nowhere`"]);
     run("eval empty").refuses("E311", &["empty"]);
     run("eval saved --from nowhere").refuses("E311", &["nowhere"]);
+    // The run of a program with a model of its own.
+    let config = newest(&place.path("saved")).join("config.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, "[model]\nkind = \"towers\"\n").unwrap();
+    for command in ["eval saved", "generate saved --prompt a", "export saved --for safetensors"] {
+        run(command).refuses("E004", &["`towers`", "a program with a model of its own"]);
+    }
+    fs::write(&config, text).unwrap();
     run("eval saved --set model.dim=48").refuses("E314", &["expected f32[48", "saved"]);
     run("eval saved --set data.validation_fraction=0").refuses("E303", &["held out"]);
     run("eval saved --batches 0").refuses("E033", &["--batches"]);

@@ -3,6 +3,10 @@
 
 mod chart;
 
+#[path = "../support/arguments.rs"]
+mod arguments;
+
+use arguments::arguments;
 use chart::Chart;
 use partita::prelude::*;
 use std::error::Error;
@@ -157,7 +161,8 @@ impl CpuKernel for AddNormGradient {
 }
 
 fn main() -> std::result::Result<(), Box<dyn Error>> {
-    let folder = std::env::args().nth(1).unwrap_or_else(|| "target/kernel_injection".to_string());
+    let (_, paths) = arguments(std::env::args(), &[], 1)?;
+    let folder = paths.into_iter().next().unwrap_or_else(|| "target/kernel_injection".to_string());
     run(&mut |line| println!("{line}"), Path::new(&folder), 100, [4096, 64])
 }
 

@@ -1,5 +1,9 @@
 //! An MLP trained five steps with its parameters and its optimizer states sharded over a mesh.
 
+#[path = "../support/arguments.rs"]
+mod arguments;
+
+use arguments::arguments;
 use partita::prelude::*;
 
 /// Rows of a batch; the norm has a weight for each, so no other number would do.
@@ -44,6 +48,7 @@ fn train(built: &Built, model: &Model) -> Result<Vec<f64>> {
 }
 
 fn main() -> Result<()> {
+    arguments(std::env::args(), &[], 0)?;
     run(&mut |line| println!("{line}"))
 }
 

@@ -3,6 +3,10 @@
 //!
 //! `--dim 2048` runs it 2,048 features wide, with 2,048 rows.
 
+#[path = "../support/arguments.rs"]
+mod arguments;
+
+use arguments::arguments;
 use partita::prelude::*;
 
 /// The microbatches of a step in stages.
@@ -74,8 +78,15 @@ fn largest_difference(a: &[f64], b: &[f64]) -> f64 {
 }
 
 fn main() -> Result<()> {
-    let dim = std::env::args().skip_while(|argument| argument != "--dim").nth(1);
-    let dim = dim.and_then(|dim| dim.parse().ok()).unwrap_or(256);
+    let (values, _) = arguments(std::env::args(), &["--dim"], 0)?;
+    let dim = match &values[0] {
+        None => 256,
+        Some(text) => text.parse().map_err(|_| {
+            Diagnostic::new("E033", "`--dim` is no number")
+                .expected("features of a layer")
+                .found(text.clone())
+        })?,
+    };
     run_with(dim, &mut |line| println!("{line}"))
 }
 

@@ -2,6 +2,10 @@
 //! the sequence, embedding and head cut along the vocabulary, every block computed again in the backward pass, bias and
 //! GELU as one kernel.
 
+#[path = "../support/arguments.rs"]
+mod arguments;
+
+use arguments::arguments;
 use partita::prelude::*;
 
 fn gpt(sch: &mut Schedule) -> Result<()> {
@@ -91,6 +95,7 @@ fn lines(name: &str) -> usize {
 }
 
 fn main() -> Result<()> {
+    arguments(std::env::args(), &[], 0)?;
     run(&mut |line| println!("{line}"))
 }
 

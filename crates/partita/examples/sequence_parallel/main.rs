@@ -1,5 +1,9 @@
 //! Sequence parallelism on two toys: PyTorch's, as declared styles with AdamW on three ranks, and Slapo's, call by call.
 
+#[path = "../support/arguments.rs"]
+mod arguments;
+
+use arguments::arguments;
 use partita::prelude::*;
 
 /// Two linear layers with a ReLU between them, on `x` of this shape.
@@ -17,6 +21,7 @@ fn toy(shape: &[usize], names: [&str; 2], hidden: usize, out: usize) -> Result<M
 }
 
 fn main() -> Result<()> {
+    arguments(std::env::args(), &[], 0)?;
     run(&mut |line| println!("{line}"))
 }
 

@@ -1,5 +1,9 @@
 //! The tutorial of Slapo, end to end: shard, synchronise, decompose, trace, find, fuse, build, verify, train.
 
+#[path = "../support/arguments.rs"]
+mod arguments;
+
+use arguments::arguments;
 use partita::prelude::*;
 
 /// Features of the model, and of its hidden layer twice as many.
@@ -18,6 +22,7 @@ fn mlp() -> Result<Model> {
 }
 
 fn main() -> Result<()> {
+    arguments(std::env::args(), &[], 0)?;
     run(&mut |line| println!("{line}"))
 }
 

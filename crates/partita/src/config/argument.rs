@@ -45,10 +45,9 @@ fn read_file(name: &str) -> Result<String> {
         names.extend(named::names());
         let mut diagnostic = Diagnostic::new("E005", format!("no config `{name}`"))
             .expected(expected)
-            .found(error.to_string());
-        if let Some(help) = did_you_mean(name, names) {
-            diagnostic = diagnostic.help(help);
-        }
+            .found(error.to_string())
+            .note(format!("models by name: {}", named::names().join(", ")));
+        diagnostic.help = did_you_mean(&name.to_ascii_lowercase(), names);
         diagnostic
     })
 }
@@ -77,4 +76,40 @@ pub(super) fn apply_override(table: &mut Table, item: &str) -> Result<()> {
         inner.insert(key.trim_matches('"').to_string(), value);
     }
     Ok(())
+}
+
+/// What a plan file may say it was made for: the key there, and that of the config.
+const MADE_FOR: [(&str, &str, &str); 2] =
+    [("mesh", "mesh", "shape"), ("microbatches", "train", "microbatches")];
+
+/// Takes mesh and microbatches from the plan file that the config names, if it has them. Overrides win. The notes say what
+/// was taken, and what was not. A file that cannot be read is reported where the plan is needed.
+pub(super) fn apply_plan_file(table: &mut Table, overrides: &[String]) -> Vec<String> {
+    let path =
+        table.get("plan").and_then(|plan| plan.get("file")).and_then(Value::as_str).map(str::to_string);
+    let Some(path) = path else { return Vec::new() };
+    let text = std::fs::read_to_string(&path).unwrap_or_default();
+    let Ok(file) = text.parse::<Table>() else { return Vec::new() };
+    let mut notes = Vec::new();
+    for (key, section, name) in MADE_FOR {
+        let Some(own) = file.get(key) else { continue };
+        let entry = table.entry(section.to_string()).or_insert_with(|| Value::Table(Table::new()));
+        let Value::Table(entry) = entry else { continue };
+        let before = entry.get(name).cloned();
+        if before.as_ref() == Some(own) {
+            continue;
+        }
+        let path_of_key = format!("{section}.{name}=");
+        match before.filter(|_| overrides.iter().any(|item| item.starts_with(&path_of_key))) {
+            Some(given) => {
+                notes
+                    .push(format!("the plan `{path}` was made for {key} = {own}; the given {given} is used"));
+            }
+            None => {
+                entry.insert(name.to_string(), own.clone());
+                notes.push(format!("{key} = {own}, as the plan `{path}` says"));
+            }
+        }
+    }
+    notes
 }

@@ -39,6 +39,7 @@ mod tests {
             extensions: None,
             max_bytes: None,
             validation_fraction: 0.0,
+            shuffle: false,
         };
         let bytes = |data: &Data| open_corpus(data).unwrap().report().bytes;
         assert_eq!(bytes(&data), 9);

@@ -6,6 +6,7 @@ use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_import::{Limits, Tensor, Weights};
 use partita_ir::{Literal, TensorType};
+use partita_runtime::data::Permutation;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -16,8 +17,8 @@ pub fn is_tensors(path: &Path) -> bool {
         .is_some_and(|ending| matches!(ending, "npz" | "npy" | "safetensors"))
 }
 
-/// Feeds the rows of a file in their order, again and again. The last ones may be held out. An input without the rows of a
-/// batch is fed the same tensor in every step.
+/// Feeds the rows of a file in their order, again and again, or shuffled in each epoch. The last ones may be held out,
+/// and are never shuffled. An input without the rows of a batch is fed the same tensor in every step.
 pub struct TensorFeed {
     name: String,
     inputs: Vec<Input>,
@@ -25,6 +26,8 @@ pub struct TensorFeed {
     batch: usize,
     /// Rows to train on, and rows held out after them.
     rows: [usize; 2],
+    /// The seed of the shuffles.
+    shuffle: Option<u64>,
 }
 
 impl TensorFeed {
@@ -86,23 +89,32 @@ impl TensorFeed {
                     .help("use a smaller --batch, if the model permits it"),
             ));
         }
-        Ok(TensorFeed { name, inputs: signature.inputs.clone(), tensors, batch, rows: [all - held, held] })
+        Ok(TensorFeed {
+            name,
+            inputs: signature.inputs.clone(),
+            tensors,
+            batch,
+            rows: [all - held, held],
+            shuffle: None,
+        })
     }
 
-    /// A batch that begins at a row of `count` ones after `first`, and continues with the first of them after the last.
-    fn rows(&self, first: usize, count: usize, start: u64) -> Result<Fed> {
-        let start = (start % count as u64) as usize;
+    /// Shuffles the rows to train on in each epoch, by this seed; in the order of the file without one.
+    pub fn shuffled(mut self, seed: Option<u64>) -> TensorFeed {
+        self.shuffle = seed;
+        self
+    }
+
+    /// A batch of rows of the file.
+    fn rows(&self, rows: &[usize]) -> Result<Fed> {
         let value = |input: &Input| {
             let tensor = &self.tensors[&input.name];
             if !has_rows(input, self.batch) {
                 return Ok((input.name.clone(), converted(&tensor.literal(), input)?));
             }
             let mut bytes = Vec::new();
-            let (mut at, mut left) = (start, self.batch);
-            while left > 0 {
-                let run = left.min(count - at);
-                bytes.extend_from_slice(&tensor.rows(first + at, run).literal().bytes());
-                (at, left) = ((at + run) % count, left - run);
+            for run in rows.chunk_by(|a, b| a + 1 == *b) {
+                bytes.extend_from_slice(&tensor.rows(run[0], run.len()).literal().bytes());
             }
             let ty = input.ty.with_dtype(tensor.ty.dtype);
             let rows = Literal::from_bytes(&ty, &bytes).expect("the rows of a batch");
@@ -157,7 +169,12 @@ pub(crate) fn converted(value: &Literal, input: &Input) -> Result<Literal> {
 
 impl Feed for TensorFeed {
     fn batch(&self, step: u64) -> Result<Fed> {
-        self.rows(0, self.rows[0], step * self.batch as u64)
+        let (count, first) = (self.rows[0] as u64, step * self.batch as u64);
+        let row = |sample: u64| match self.shuffle {
+            Some(seed) => Permutation::new(count, seed, sample / count).at(sample % count) as usize,
+            None => (sample % count) as usize,
+        };
+        self.rows(&(first..first + self.batch as u64).map(row).collect::<Vec<_>>())
     }
 
     fn validation(&self, index: u64) -> Result<Fed> {
@@ -166,7 +183,11 @@ impl Feed for TensorFeed {
                 .at(self.name.clone())
                 .expected(format!("at least {} rows beside those of a batch", self.batch))
                 .found(format!("{} rows", self.rows[0]))),
-            held => self.rows(self.rows[0], held, index * self.batch as u64),
+            held => {
+                let first = index * self.batch as u64;
+                let row = |sample: u64| self.rows[0] + (sample % held as u64) as usize;
+                self.rows(&(first..first + self.batch as u64).map(row).collect::<Vec<_>>())
+            }
         }
     }
 
@@ -179,14 +200,17 @@ impl Feed for TensorFeed {
     }
 
     fn describe(&self) -> String {
-        format!("{}: {} rows to train on, {} held out", self.name, self.rows[0], self.rows[1])
+        let order = if self.shuffle.is_some() { "shuffled in each epoch" } else { "in their order" };
+        format!("{}: {} rows to train on, {order}, {} held out", self.name, self.rows[0], self.rows[1])
     }
 
     fn position(&self, steps: u64) -> BTreeMap<String, String> {
-        BTreeMap::from([
+        let mut position = BTreeMap::from([
             ("data.rows".to_string(), (steps * self.batch as u64).to_string()),
             ("data.file".to_string(), self.name.clone()),
-        ])
+        ]);
+        position.extend(self.shuffle.map(|seed| ("data.seed".to_string(), seed.to_string())));
+        position
     }
 
     fn resume(&self, position: &BTreeMap<String, String>) -> Result<u64> {
@@ -195,6 +219,17 @@ impl Feed for TensorFeed {
             return Err(Diagnostic::new("E304", "the checkpoint was made with another file of data")
                 .expected(saved("data.file"))
                 .found(self.name.clone()));
+        }
+        let seed = self.shuffle.map_or("nothing".to_string(), |seed| seed.to_string());
+        if saved("data.seed") != seed {
+            let told = |seed: &str| match seed {
+                "nothing" => "rows in the order of the file".to_string(),
+                seed => format!("rows shuffled by seed {seed}"),
+            };
+            return Err(Diagnostic::new("E304", "the checkpoint was made with another order of the data")
+                .expected(told(saved("data.seed")))
+                .found(told(&seed))
+                .help("set `data.shuffle` and `train.seed` as they were"));
         }
         match saved("data.rows").parse::<u64>() {
             Ok(rows) if rows % self.batch as u64 == 0 => Ok(rows / self.batch as u64),
@@ -256,6 +291,38 @@ mod tests {
         assert_eq!(fed["x"].to_f64(), [6.0, 7.0, 8.0, 9.0, 0.0, 1.0]);
         assert_eq!((fed["y"].ty.dtype, fed["scale"].ty.dtype), (DType::I32, DType::F64));
         assert_eq!(feed.resume(&feed.position(7)).unwrap(), 7);
+    }
+
+    #[test]
+    fn a_shuffled_epoch_has_every_row_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = |seed| {
+            let path = file(folder.path(), 14);
+            TensorFeed::open(&path, 0.15, &signature(2), 2).unwrap().shuffled(seed)
+        };
+        let feed = open(Some(5));
+        // 12 rows to train on are six batches.
+        let epoch = |feed: &TensorFeed, number: u64| -> Vec<i64> {
+            (6 * number..6 * number + 6).flat_map(|step| feed.batch(step).unwrap()["y"].to_i64()).collect()
+        };
+        let (first, second) = (epoch(&feed, 0), epoch(&feed, 1));
+        let sorted = |mut rows: Vec<i64>| {
+            rows.sort();
+            rows
+        };
+        let all: Vec<i64> = (0..12).collect();
+        assert_eq!((sorted(first.clone()), sorted(second.clone())), (all.clone(), all.clone()));
+        assert!(first != all && first != second && first != epoch(&open(Some(6)), 0));
+        assert_eq!(epoch(&open(None), 3), all);
+        // Each row of one tensor stays with that of the other.
+        let fed = feed.batch(2).unwrap();
+        let (x, y) = (fed["x"].to_f64(), fed["y"].to_f64());
+        assert_eq!((x[0], x[2]), (2.0 * y[0], 2.0 * y[1]));
+        assert_eq!(feed.validation(0).unwrap()["y"].to_i64(), [12, 13]);
+        assert_eq!(feed.resume(&feed.position(7)).unwrap(), 7);
+        for other in [open(None), open(Some(6))] {
+            assert_eq!(other.resume(&feed.position(7)).unwrap_err().code, "E304");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::{ModelKind, ModelSource, Terms};
 use crate::keys::Section;
 use partita_base::{DType, Diagnostic, Result};
 use partita_import::{ImportOptions, ImportedModel, Limits, ModelFile, Weights};
+use partita_ir::TensorType;
 use partita_ir::port::LOSS;
 use partita_nn::{Model, ParamSpec};
 use std::path::PathBuf;
@@ -163,6 +164,43 @@ impl ModelSource for FileModel {
             dtype: types.find(|dtype| dtype.is_float()),
             takes_any_data: true,
         }
+    }
+
+    /// A step of JAX that donates nothing has no state: which outputs could be the next state, and what to write.
+    fn explained(&self, error: Box<Diagnostic>) -> Box<Diagnostic> {
+        let opened = match self.opened() {
+            Ok(opened) if error.code == "E055" && error.expected.is_none() => opened,
+            _ => return error,
+        };
+        if !matches!(opened.file, ModelFile::StableHlo(_)) {
+            return error;
+        }
+        let graph = &opened.example.model.forward;
+        let mut free: Vec<(&str, &TensorType)> =
+            opened.example.inputs.iter().map(|(name, ty)| (name.as_str(), ty)).collect();
+        let mut pairs: Vec<String> = Vec::new();
+        for (name, &output) in graph.output_names.iter().zip(&graph.outputs) {
+            let ty = graph.ty(output);
+            let alike = |(_, other): &(&str, &TensorType)| *other == ty && ty.rank() > 0;
+            let Some(place) = free.iter().position(alike) else { continue };
+            pairs.push(format!("`{name}` and `{}` ({ty})", free.remove(place).0));
+        }
+        let inputs = opened.example.inputs.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let mut error = error
+            .at(self.path.as_deref().unwrap_or("".as_ref()).display().to_string())
+            .expected("arguments that outputs replace (`tf.aliasing_output`), or inputs that `model.parameters` names")
+            .found(format!("only inputs that are fed: {inputs}"));
+        if !pairs.is_empty() {
+            error = error.note(format!(
+                "outputs of the type of an input, which may be its next value: {}",
+                pairs.join(", ")
+            ));
+        }
+        let first = opened.example.inputs.keys().next().map_or("NAME", String::as_str);
+        error.help(format!(
+            "of a training step, donate the state and lower it again: jax.jit(step, donate_argnums=(0,)); of a forward \
+             pass, name what is trained: --set 'model.parameters=[\"{first}\"]'"
+        ))
     }
 
     fn notes(&self) -> Vec<String> {

@@ -77,6 +77,11 @@ pub trait ModelSource: fmt::Debug + Send + Sync {
         Vec::new()
     }
 
+    /// An error of building the training step, with what the model knows about its cause.
+    fn explained(&self, error: Box<Diagnostic>) -> Box<Diagnostic> {
+        error
+    }
+
     /// Whether the logits at a position may depend on later tokens. Such a model of text learns to predict hidden tokens;
     /// any other learns to predict the next token, and can generate text.
     fn is_bidirectional(&self) -> bool {

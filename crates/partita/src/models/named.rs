@@ -63,23 +63,24 @@ pub fn names() -> Vec<&'static str> {
     gpt.chain(LLAMA.iter().map(|(name, _)| *name)).chain(BERT.iter().map(|(name, _)| *name)).collect()
 }
 
-/// The section `[model]` for a name.
+/// The section `[model]` for a name, in upper or lower case.
 pub fn named(name: &str) -> Option<Table> {
+    let is = |known: &str| known.eq_ignore_ascii_case(name);
     let of = |kind: &str, keys: &[&str], sizes: &[i64]| {
         let sizes = keys.iter().zip(sizes).map(|(key, &size)| (key.to_string(), Value::Integer(size)));
         Table::from_iter(std::iter::once(("kind".to_string(), Value::from(kind))).chain(sizes))
     };
-    if let Some((_, sizes)) = GPT.iter().find(|(known, _)| *known == name) {
+    if let Some((_, sizes)) = GPT.iter().find(|(known, _)| is(known)) {
         return Some(of("gpt", &["layers", "dim", "heads", "sequence", "vocab"], sizes));
     }
-    if let Some((_, sizes)) = LLAMA.iter().find(|(known, _)| *known == name) {
+    if let Some((_, sizes)) = LLAMA.iter().find(|(known, _)| is(known)) {
         return Some(of(
             "llama",
             &["layers", "dim", "heads", "kv_heads", "hidden", "sequence", "vocab"],
             sizes,
         ));
     }
-    let (_, [layers, dim, heads]) = BERT.iter().find(|(known, _)| *known == name)?;
+    let (_, [layers, dim, heads]) = BERT.iter().find(|(known, _)| is(known))?;
     let mut table =
         of("bert", &["layers", "dim", "heads", "sequence", "vocab"], &[*layers, *dim, *heads, 512, 30522]);
     table.insert("types".to_string(), Value::Integer(2));

@@ -145,6 +145,8 @@ pub struct Traced {
     pub items: Vec<Item>,
     /// Elements of parameters of the whole model; tied ones count once.
     pub whole_parameters: f64,
+    /// Arithmetic of the forward pass on one device that computes all of it: its matmuls, those of attention included.
+    pub whole_flops: f64,
     /// Elements of parameters on the rank, by [`Place`].
     pub parameters: [f64; 3],
     /// Bytes that the forward pass keeps for the backward pass, by place.
@@ -222,7 +224,8 @@ fn trace(model: &dyn ModelSource, spec: &BlockSpec) -> Result<Traced> {
     let set = lower_stages(&execution::stages(&built), &lowering, &target)?;
     let program = set.programs.first().ok_or_else(|| Diagnostic::new("E511", "the step has no program"))?;
     let whole_parameters = built_model.parameter_count() as f64;
-    let mut traced = Traced { whole_parameters, ..Traced::of(program, &set) };
+    let whole_flops = matmul_flops(&built_model.forward);
+    let mut traced = Traced { whole_parameters, whole_flops, ..Traced::of(program, &set) };
     if !spec.fused_attention {
         traced.keep_scores(spec.recompute);
     }
@@ -419,6 +422,19 @@ fn attention(graph: &Graph, node: &partita_ir::Node, composite: &Composite) -> W
     let count = |shape: &[usize]| shape.iter().product::<usize>();
     let scores = count(&queries[..queries.len().min(3)]) * keys.get(2).copied().unwrap_or(1);
     Work::Attention { causal, backward: &*composite.definition.name != ATTENTION.name, scores: scores as f64 }
+}
+
+/// Floating-point operations of the matmuls of a graph, those inside composites included.
+fn matmul_flops(graph: &Graph) -> f64 {
+    let of_node = |node: &partita_ir::Node| {
+        if let Some(composite) = node.op.composite() {
+            return matmul_flops(&composite.definition.decomposition);
+        }
+        let is_matmul = matches!(node.op, Op::DotGeneral(_));
+        let cost = || node.op.cost(&graph.operand_types(node), &graph.result_types(node));
+        if is_matmul { cost().flops } else { 0.0 }
+    };
+    graph.nodes.iter().map(of_node).sum()
 }
 
 fn has_matmul(graph: &Graph) -> bool {

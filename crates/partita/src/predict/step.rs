@@ -140,7 +140,8 @@ impl Bytes {
 pub struct Forecast {
     /// Its seconds.
     pub seconds: StepSeconds,
-    /// Arithmetic of the model in a step, over all ranks, without recomputation.
+    /// Arithmetic of the step on one device, without recomputation. What ranks compute more than once under a plan, or
+    /// because a layer is recomputed, does not count.
     pub flops: f64,
     /// Parameters of the whole model; tied ones count once.
     pub parameters: f64,
@@ -404,17 +405,11 @@ pub fn forecast(job: &Job, block: &Block, cluster: &Cluster, software: &Software
     Ok(Forecast { seconds, flops: model_flops(job, block), parameters: whole_parameters(job, block), stages })
 }
 
-/// Arithmetic of a step without recomputation: the backward pass does twice that of the forward pass.
+/// Arithmetic of a step on one device, without recomputation: the backward pass does twice that of the forward pass.
 fn model_flops(job: &Job, block: &Block) -> f64 {
-    let forward = |traced: &Traced| -> f64 {
-        let counted = |item: &&Item| {
-            item.phase == Phase::Forward && matches!(item.work, Work::Matmul | Work::Attention { .. })
-        };
-        traced.items.iter().filter(counted).map(|item| item.flops).sum()
-    };
-    let layer = block.layer(forward);
-    let whole = layer * job.layers as f64 + (forward(&block.one) - layer);
-    3.0 * whole * (job.block.tp * job.dp / job.cp * job.microbatches) as f64
+    let whole = block.layer(|traced| traced.whole_flops) * (job.layers - 1) as f64 + block.one.whole_flops;
+    // Ranks that share a sequence share its rows.
+    3.0 * whole * (job.dp / job.cp * job.microbatches) as f64
 }
 
 fn whole_parameters(job: &Job, block: &Block) -> f64 {

@@ -1,5 +1,10 @@
 //! The examples, run as they stand: each verifies itself, and prints what its README shows.
 
+// Each example has the file of its command line, as users run it.
+#![allow(clippy::duplicate_mod)]
+
+#[path = "../../examples/support/arguments.rs"]
+mod arguments;
 #[path = "../../examples/kernel_injection/main.rs"]
 #[allow(dead_code)]
 mod kernel_injection;
@@ -99,4 +104,19 @@ fn kernel_injection() {
     reader.next_frame(&mut pixels).unwrap();
     let drawn = pixels.chunks(3).filter(|pixel| **pixel != [255; 3]).count();
     assert!((4000..100_000).contains(&drawn), "lines and letters on white: {drawn} pixels");
+}
+
+#[test]
+fn an_example_refuses_arguments_that_it_does_not_know() {
+    let given = |line: &str, flags: &[&str], others| {
+        arguments::arguments(line.split(' ').map(str::to_string), flags, others)
+            .map_err(|error| error.to_string())
+    };
+    let (values, others) = given("example out --dim 3", &["--dim"], 1).unwrap();
+    assert_eq!((values, others), (vec![Some("3".to_string())], vec!["out".to_string()]));
+    for line in ["example --steps 3", "example 3", "example --dim"] {
+        let error = given(line, &["--dim"], 0).unwrap_err();
+        assert!(error.starts_with("error[E033]") && error.contains("--dim VALUE"), "{line}: {error}");
+    }
+    assert!(given("example 3", &[], 0).unwrap_err().contains("no arguments"));
 }

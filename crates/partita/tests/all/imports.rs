@@ -61,6 +61,27 @@ fn outputs_loss_and_gradients_on_meshes_are_those_of_pytorch() {
             "{notes:?}"
         );
     }
+    // Outputs may be recorded by their positions.
+    let session = loaded(&pt2("mlp"), &[]);
+    let mut by_position = recorded("mlp");
+    let mut names = session.model().unwrap().forward.output_names.clone();
+    for (place, name) in names.iter().enumerate() {
+        if let Some(value) = by_position.swap_remove(name) {
+            by_position.insert(format!("output.{place}"), value);
+        }
+    }
+    names.retain(|name| recorded("mlp").contains_key(name));
+    assert!(names.iter().any(|name| name == "loss"), "{names:?}");
+    let (report, _) = session.verify_against(&by_position, &session.step_runner()).unwrap();
+    for name in &names {
+        assert!(
+            report.ok && report.tensors.iter().any(|tensor| tensor.tensor == *name),
+            "{name}: {report:?}"
+        );
+    }
+    by_position.retain(|name, _| !name.starts_with("output.") && !name.starts_with("grad."));
+    let error = session.verify_against(&by_position, &session.step_runner()).unwrap_err();
+    assert_eq!(error.code, "E306", "nothing is left to compare: {error}");
     // A wrong number is found.
     let mut wrong = recorded("mlp");
     let loss = wrong["loss"].to_f64()[0];
@@ -238,6 +259,36 @@ fn a_forward_pass_in_stablehlo_is_differentiated_with_a_warning() {
 }
 
 #[test]
+fn a_step_of_jax_that_donates_nothing_says_what_could_be_its_state() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("step.mlir");
+    std::fs::write(
+        &path,
+        "func.func public @main(%arg0: tensor<3xf32>, %arg1: tensor<8x3xf32>) -> \
+         (tensor<f32>, tensor<3xf32>) {\n\
+         %0 = stablehlo.dot_general %arg1, %arg0, contracting_dims = [1] x [0] : (tensor<8x3xf32>, tensor<3xf32>) -> tensor<8xf32>\n\
+         %1 = stablehlo.multiply %0, %0 : tensor<8xf32>\n%c = stablehlo.constant dense<0.0> : tensor<f32>\n\
+         %2 = stablehlo.reduce(%1 init: %c) applies stablehlo.add across dimensions = [0] : \
+         (tensor<8xf32>, tensor<f32>) -> tensor<f32>\n\
+         %3 = stablehlo.add %arg0, %arg0 : tensor<3xf32>\nreturn %2, %3 : tensor<f32>, tensor<3xf32>\n}",
+    )
+    .unwrap();
+    let file = path.to_string_lossy().into_owned();
+    let session = loaded(&file, &[]);
+    let rows = session.config().train.batch;
+    for error in [
+        session.build().map(|_| ()).unwrap_err(),
+        session.verify(rows, &session.step_runner(), &Unwatched).map(|_| ()).unwrap_err(),
+    ] {
+        assert_eq!((error.code, error.at.as_deref()), ("E055", Some(file.as_str())), "{error}");
+        let text = error.to_string();
+        for words in ["tf.aliasing_output", "(tensor<3xf32>)", "donate_argnums", "model.parameters"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+    }
+}
+
+#[test]
 fn a_function_gives_the_same_results_on_any_mesh() {
     let text = "func.func @f(%seed: tensor<5x3xf32>, %s: tensor<f32>) -> (tensor<3xf32>, tensor<5x3xf32>) {\n\
                 %e = tensor.empty() : tensor<3xf32>\n%z = arith.constant 0.0 : f32\n\
@@ -259,5 +310,16 @@ fn a_function_gives_the_same_results_on_any_mesh() {
     assert_eq!(given(&["1", "0.5"]).unwrap()[0].to_f64(), [1.0; 15]);
     assert_eq!(given(&["1,2", "0.5"]).unwrap_err().code, "E415");
     assert_eq!(given(&["1", "x"]).unwrap_err().code, "E415");
+    for beyond in ["1e99", "-1e99", "1e999"] {
+        let error = given(&["1", beyond]).unwrap_err();
+        assert!(error.code == "E415" && error.found.as_deref().unwrap().contains("beyond f32"), "{error}");
+    }
+    assert_eq!(given(&["1", "-inf"]).unwrap()[1].to_f64(), [f64::NEG_INFINITY]);
+    let error = partita::function::Function::read(text, "f.mlir", Some("g")).unwrap_err();
+    assert!(error.code == "E143" && error.to_string().contains('f'), "{error}");
+    let plain = "func.func @one(%a: tensor<f32>) -> tensor<f32> {\nreturn %a : tensor<f32>\n}\n\
+                 func.func private @two(%a: tensor<f32>) -> tensor<f32> {\nreturn %a : tensor<f32>\n}";
+    let error = partita::function::Function::read(plain, "f.mlir", Some("three")).unwrap_err();
+    assert!(error.code == "E143" && error.to_string().contains("one, two"), "{error}");
     assert_eq!(given(&["1", "2", "3"]).unwrap_err().code, "E414");
 }

@@ -78,6 +78,83 @@ fn planned(model: &str, text: &str, overrides: &[&str]) -> (tempfile::TempDir, S
     (place, session)
 }
 
+#[test]
+fn lines_without_layouts_are_added_to_the_built_in_plan() {
+    // The axes that some value is sharded over, and the lines of the plan.
+    let built = |text: &str| {
+        let (_place, session) =
+            planned("gpt", text, &["mesh.shape='dp=2,fsdp=2,tp=2'", "plan.vocab_parallel=true"]);
+        let model = session.model().unwrap();
+        let built = session.build_model(&model).unwrap_or_else(|error| panic!("{text}: {error}"));
+        let notes = session.notes(&model, &built).join("\n");
+        (built.plan, notes)
+    };
+    let added = ["\"layers.*\" = \"checkpoint\"", "\"**\" = [\"zero1\"]", "\"norm\" = \"precision(f32)\""];
+    for line in added {
+        let (plan, notes) = built(&format!("[plan]\n{line}\n"));
+        assert!(
+            plan.entries.iter().any(|entry| entry.line() == "\"layers.*.attn.q_proj\" = \"colwise\""),
+            "{line}"
+        );
+        assert!(plan.entries.iter().any(|entry| entry.modules == line.split('"').nth(1).unwrap()), "{line}");
+        assert!(!notes.contains("compute the same") && !notes.contains("changes nothing"), "{line}: {notes}");
+    }
+    for (text, count) in [("plan = []\n", 0), ("[plan]\n\"lm_head\" = \"replicate\"\n\"**\" = \"fsdp\"\n", 2)]
+    {
+        let (plan, notes) = built(text);
+        assert_eq!(plan.entries.len(), count, "{text}");
+        assert!(notes.contains("`--vocab-parallel` changes nothing"), "{text}: {notes}");
+        let tp =
+            notes.lines().find(|note| note.contains("`tp`")).unwrap_or_else(|| panic!("{text}: {notes}"));
+        assert!(tp.contains("its 2 ranks all compute the same"), "{tp}");
+    }
+}
+
+#[test]
+fn strict_refuses_ranks_that_all_do_the_same_work() {
+    let strict = |text: &str, mesh: &str| {
+        let (_place, session) = planned("gpt", text, &["plan.strict=true", &format!("mesh.shape='{mesh}'")]);
+        session.build().map(|_| ())
+    };
+    for (text, mesh, axis) in
+        [("plan = []\n", "tp=2", "tp"), ("plan = []\n", "dp=2,tp=2", "tp"), ("plan = []\n", "zz=2", "zz")]
+    {
+        let error = strict(text, mesh).unwrap_err();
+        assert_eq!(
+            (error.code, error.message.as_str()),
+            ("E009", "ranks of the mesh all do the same work"),
+            "{error}"
+        );
+        assert!(error.notes[0].contains(&format!("axis `{axis}`")), "{error}");
+    }
+    strict("plan = []\n", "dp=2").unwrap();
+    strict("[plan]\n\"layers.*\" = \"checkpoint\"\n", "dp=2,tp=2").unwrap();
+}
+
+#[test]
+fn a_stage_without_an_end_is_told_with_its_line() {
+    let place = tempfile::tempdir().unwrap();
+    let plan = |text: &str| partita_schedule::Plan::from_toml(text, "p.toml").map(|_| ()).unwrap_err();
+    let error = plan("# two stages\n[[stages]] # the first\nmesh = \"tp=2\"\n[[stages]]\n");
+    assert_eq!((error.code, error.at.as_deref()), ("E228", Some("p.toml:2, [[stages]] table 1 of 2")));
+    assert!(error.expected.unwrap().contains("`until`") && error.found.unwrap() == "`mesh`");
+    assert_eq!(error.help.as_deref(), Some("until = \"layers.1\""));
+    // In a config, stages are a part of the plan.
+    let model = "[model]\nkind = \"mlp\"\n[mesh]\nshape = \"pp=2\"\n[train]\nmicrobatches = 2\n";
+    let config = |stages: &str| {
+        let path = place.path().join("config.toml");
+        std::fs::write(&path, format!("{model}{stages}")).unwrap();
+        Session::load(path.to_str().unwrap(), &[]).and_then(|session| session.build())
+    };
+    let built = config("[[plan.stages]]\nuntil = \"layers.0\"\n[[plan.stages]]\n").unwrap();
+    assert_eq!(built.stages.len(), 2);
+    let error = config("[[plan.stages]]\n[[plan.stages]]\n").map(|_| ()).unwrap_err();
+    assert_eq!((error.code, error.at.as_deref()), ("E228", Some("[plan], [[stages]] table 1 of 2")));
+    let error = config("[[stages]]\nuntil = \"layers.0\"\n").map(|_| ()).unwrap_err();
+    assert_eq!(error.code, "E001");
+    assert!(error.help.unwrap().contains("[[plan.stages]]"));
+}
+
 /// Two stages, each on a slice with its own mesh; `colwise` and `rowwise` layers where a slice has `tp`.
 fn on_slices(until: &str, first: &str, second: &str) -> String {
     format!(

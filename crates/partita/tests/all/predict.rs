@@ -63,6 +63,72 @@ fn a_folded_step_is_the_whole_one() {
 }
 
 #[test]
+fn model_flops_are_those_of_one_device_whatever_the_plan() {
+    // D. Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", 2021,
+    // equation 3 without recomputation: 72 B s l h^2 (1 + s / 6h + V / 12lh).
+    let (rows, tokens, layers, dim, vocab) = (32.0, 1024.0, 24.0, 1024.0, 51200.0f64);
+    let published = 72.0
+        * rows
+        * tokens
+        * layers
+        * dim
+        * dim
+        * (1.0 + tokens / (6.0 * dim) + vocab / (12.0 * layers * dim));
+    let place = tempfile::tempdir().unwrap();
+    let plan = |name: &str, text: &str| {
+        std::fs::write(place.path().join(name), text).unwrap();
+        format!("plan.file='{}'", place.path().join(name).display())
+    };
+    let replicated = plan("replicated.toml", "plan = []\n");
+    let recomputed = plan("recomputed.toml", "[plan]\n\"layers.*\" = \"checkpoint\"\n");
+    let (alone, ready) = ("plan.strict=false".to_string(), "plan.sequence_parallel=true".to_string());
+    for (mesh, plan) in [
+        ("dp=1", &alone),
+        ("tp=8", &ready),
+        ("tp=8", &replicated),
+        ("dp=2,tp=2", &recomputed),
+        ("sp=2,dp=2", &replicated),
+    ] {
+        let mesh = format!("mesh.shape='{mesh}'");
+        let batch = ["train.batch=32", "train.microbatches=2"];
+        let session = session("gpt-350m", &[&batch[..], &[&mesh, plan]].concat());
+        let cluster = Cluster::ready("a100-80g").unwrap();
+        let forecast =
+            Blocks::default().forecast(&job(&session).unwrap(), &cluster, &Software::default()).unwrap();
+        assert!(
+            (forecast.flops / published - 1.0).abs() < 1e-9,
+            "{mesh} {plan}: {} and {published}",
+            forecast.flops
+        );
+    }
+}
+
+#[test]
+fn sizes_that_are_only_planned_may_be_large() {
+    // The batch of GPT-3 on one device in one microbatch: scores of 6e11 elements, which no process could hold.
+    let config =
+        Config::load("gpt3-175b", &["train.batch=1536".to_string()]).unwrap_or_else(|e| panic!("{e}"));
+    let session = Session::new(config).unwrap();
+    assert_eq!(session.check_runs_here().unwrap_err().code, "E015");
+    let error = Config::load("gpt3-175b", &["train.batch=1000000000".to_string()]).map(|_| ()).unwrap_err();
+    assert_eq!(error.code, "E015", "{error}");
+}
+
+#[test]
+fn the_rest_of_a_mesh_is_that_of_the_cluster() {
+    let mesh = |cluster: &str| {
+        let overrides = [format!("cluster.name={cluster}"), "mesh.shape='dp=2,tp=-1'".to_string()];
+        Session::load("gpt", &overrides).map(|session| session.mesh().to_string())
+    };
+    assert_eq!(mesh("a100-80g:1x8").unwrap(), "dp=2,tp=4");
+    assert_eq!(mesh("a100-80g:4x8").unwrap(), "dp=2,tp=16");
+    let error = mesh("h100-pod").unwrap_err();
+    assert!(error.code == "E205" && error.to_string().contains("cluster `h100-pod`"), "{error}");
+    let error = mesh("a100-80g:3").unwrap_err();
+    assert_eq!(error.code, "E206", "{error}");
+}
+
+#[test]
 fn layers_are_spread_evenly_with_the_ends_last() {
     assert_eq!(layers_of_stages(8, 4), [2, 2, 2, 2]);
     assert_eq!(layers_of_stages(6, 4), [1, 2, 2, 1]);
@@ -92,6 +158,16 @@ fn named_models_have_their_published_sizes() {
             Blocks::default().forecast(&job, &cluster, &Software::default()).unwrap().parameters / 1e9;
         assert!((parameters / billions - 1.0).abs() < 0.005, "{name}: {parameters} billion");
     }
+}
+
+#[test]
+fn names_are_found_in_any_case_and_near_ones_are_told() {
+    assert_eq!(session("GPT3-13B", &["train.batch=1"]).config().model.stream(), Some([40, 2048, 5120]));
+    assert_eq!(session("Llama2-7b", &["train.batch=1"]).config().model.name(), "llama");
+    assert_eq!(session("GPT", &[]).config().model.name(), "gpt");
+    let error = Config::load("GPT3-14b", &[]).map(|_| ()).unwrap_err();
+    assert!(error.code == "E005" && error.help.as_deref().unwrap().contains("`gpt3-13b`"), "{error}");
+    assert!(error.notes.iter().any(|note| names().iter().all(|name| note.contains(name))), "{error}");
 }
 
 #[test]
