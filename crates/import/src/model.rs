@@ -18,6 +18,9 @@ pub struct ImportOptions {
     pub batch: Option<usize>,
     /// The inputs of a StableHLO program that are trained, by name; `params*` means all that begin so.
     pub parameters: Vec<String>,
+    /// The arguments of a StableHLO step that are its state though they were not donated: each leaf, `state.params.w`, is
+    /// replaced by the result of the same path, `result[0]['params']['w']`.
+    pub state: Vec<String>,
     /// What the file may make the reader do.
     pub limits: Limits,
 }

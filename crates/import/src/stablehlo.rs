@@ -9,6 +9,8 @@
 //!
 //! Loops of known trip count, such as `lax.scan` over layers, have been unrolled ([`partita_ir::unroll_loops`]).
 //!
+//! A step whose state was not donated names the state's argument in the options; results of the same paths replace it.
+//!
 //! The text has no values: parameters are drawn, states begin with zeros.
 
 use crate::model::{ImportOptions, ImportedModel};
@@ -20,7 +22,7 @@ use partita_ir::port::LOSS;
 use partita_ir::{Graph, Op, Role, TensorType, ValueId};
 use partita_nn::init::stream_of;
 use partita_nn::{Init, Model, ParamSpec};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// An opened program.
@@ -48,7 +50,15 @@ impl StableHlo {
 
     /// Reads the entry function of a text. Errors as [`StableHlo::open`].
     pub fn read(text: &str, file: &str, limits: &Limits) -> Result<StableHlo> {
-        Ok(StableHlo { graph: mlir::read_function(text, file, None, limits)? })
+        let mut graph = mlir::read_function(text, file, None, limits)?;
+        let names: Vec<String> = graph.inputs.iter().map(|&input| dotted(&graph.value(input).name)).collect();
+        let distinct: BTreeSet<&String> = names.iter().collect();
+        if distinct.len() == names.len() {
+            for (input, name) in graph.inputs.clone().into_iter().zip(names) {
+                graph.value_mut(input).name = name;
+            }
+        }
+        Ok(StableHlo { graph })
     }
 
     /// The model.
@@ -57,6 +67,11 @@ impl StableHlo {
     /// E360 if the loss is ambiguous, does not exist or is no float scalar, or if a parameter of the options does not exist.
     pub fn import(&self, options: &ImportOptions) -> Result<ImportedModel> {
         let mut graph = self.graph.clone();
+        for argument in &options.state {
+            let pairs = pairs_by_path(&graph, argument)?;
+            graph.aliases.retain(|pair| pairs.iter().all(|new| new.0 != pair.0 && new.1 != pair.1));
+            graph.aliases.extend(pairs);
+        }
         let is_step = !graph.aliases.is_empty();
         for &(input, output) in &graph.aliases {
             let name = graph.value(graph.inputs[input]).name.clone();
@@ -128,6 +143,64 @@ impl StableHlo {
             notes,
         })
     }
+}
+
+/// The path of a leaf of JAX's trees, as modules have: `params.layers.0.w` for `params['layers'][0]['w']`. Other names stay.
+fn dotted(name: &str) -> String {
+    let Some((first, rest)) = name.split_once('[') else { return name.to_string() };
+    let mut parts = vec![first];
+    for key in rest.split('[') {
+        let Some((key, attributes)) = key.split_once(']') else { return name.to_string() };
+        let quoted = key.strip_prefix('\'').and_then(|key| key.strip_suffix('\''));
+        let is_number = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_digit());
+        let Some(key) = quoted.or(is_number.then_some(key)) else { return name.to_string() };
+        parts.push(key);
+        // `.mu` behind a bracket is an attribute of what stands there.
+        match attributes.strip_prefix('.') {
+            Some(attribute) => parts.push(attribute),
+            None if attributes.is_empty() => {}
+            None => return name.to_string(),
+        }
+    }
+    match parts.iter().all(|part| !part.is_empty()) {
+        true => parts.join("."),
+        false => name.to_string(),
+    }
+}
+
+/// Each leaf of an argument with the result of the same path, `state.params.w` with `result[0]['params']['w']`. E360 if one has
+/// no such result or several, or one of another type.
+fn pairs_by_path(graph: &Graph, argument: &str) -> Result<Vec<(usize, usize)>> {
+    let wrong = |what: String| {
+        Diagnostic::new("E360", format!("`{argument}` cannot be the state: {what}"))
+            .expected("for each of its leaves, one result of the same path and type")
+            .found(graph.output_names.join(", "))
+    };
+    let mut results: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (position, name) in graph.output_names.iter().enumerate() {
+        let name = dotted(name);
+        let Some(inside) = name.strip_prefix("result.") else { continue };
+        // A step returns its state alone, or in a tuple with others.
+        let in_tuple =
+            inside.split_once('.').filter(|(number, _)| number.bytes().all(|b| b.is_ascii_digit()));
+        results.entry(in_tuple.map_or(inside, |(_, path)| path).to_string()).or_default().push(position);
+    }
+    let mut pairs = Vec::new();
+    for (position, &input) in graph.inputs.iter().enumerate() {
+        let name = &graph.value(input).name;
+        let Some(path) = name.strip_prefix(argument).and_then(|rest| rest.strip_prefix('.')) else {
+            continue;
+        };
+        match results.get(path).map(Vec::as_slice) {
+            Some(&[output]) if graph.ty(graph.outputs[output]) == graph.ty(input) => {
+                pairs.push((position, output))
+            }
+            Some([_]) => return Err(wrong(format!("the result for `{name}` has another type"))),
+            Some(_) => return Err(wrong(format!("several results could replace `{name}`"))),
+            None => return Err(wrong(format!("no result replaces `{name}`"))),
+        }
+    }
+    if pairs.is_empty() { Err(wrong("no input is a leaf of it".to_string())) } else { Ok(pairs) }
 }
 
 /// For each value, whether another one depends on it.

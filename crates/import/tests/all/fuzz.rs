@@ -8,6 +8,7 @@
 //! timetables included; `PARTITA_FUZZ_SECONDS=300` runs each for so long.
 
 use crate::common::{Entry, recorded, unzip, zip};
+use crate::torch_dialect::{ATTENTION, PERCEPTRON};
 use partita_import::{ImportOptions, Limits, Pt2, StableHlo, Weights, mlir, numpy};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -397,6 +398,20 @@ fn mutated_programs_of_linalg_are_survived() {
     let limits = Limits { nodes: 1 << 12, elements: 1 << 24, ..Limits::default() };
     for round in rounds(2000) {
         let text = reworded(&mut random, STRUCTURED);
+        survives(&format!("round {round}:\n{text}"), text.clone().into_bytes(), |bytes| {
+            let text = String::from_utf8(bytes).expect("a text");
+            let _ = mlir::read_function(&text, "fuzz.mlir", None, &limits);
+        });
+    }
+}
+
+#[test]
+fn mutated_programs_of_torch_are_survived() {
+    let _turn = turn();
+    let mut random = Random(7);
+    let limits = Limits { nodes: 1 << 12, elements: 1 << 24, ..Limits::default() };
+    for round in rounds(1000) {
+        let text = reworded(&mut random, [PERCEPTRON, ATTENTION][round % 2]);
         survives(&format!("round {round}:\n{text}"), text.clone().into_bytes(), |bytes| {
             let text = String::from_utf8(bytes).expect("a text");
             let _ = mlir::read_function(&text, "fuzz.mlir", None, &limits);

@@ -5,5 +5,6 @@ mod common;
 mod dialects;
 mod families;
 mod fuzz;
+mod jax_names;
 mod recorded;
 mod torch_dialect;

@@ -44,7 +44,7 @@ fn softmax(rows: &[f64], width: usize) -> Vec<f64> {
 }
 
 /// Two layers, the bias of the first in the resources of the file: 0.5, -0.25, 0.0 and 1.0 after four bytes of alignment.
-const PERCEPTRON: &str = r#"module attributes {torch.debug_module_name = "Perceptron"} {
+pub const PERCEPTRON: &str = r#"module attributes {torch.debug_module_name = "Perceptron"} {
   func.func @forward(%arg0: !torch.vtensor<[2,3],f32>) -> !torch.vtensor<[2,2],f32> {
     %0 = torch.vtensor.literal(dense<[[1.0, 0.5, -1.0], [0.0, 2.0, 1.0], [-1.5, 0.25, 0.5], [1.0, 1.0, 1.0]]> : tensor<4x3xf32>) : !torch.vtensor<[4,3],f32>
     %1 = torch.vtensor.literal(dense_resource<bias.torch_float32> : tensor<4xf32>) : !torch.vtensor<[4],f32>
@@ -97,7 +97,7 @@ fn a_perceptron_computes_what_its_formula_says() {
 }
 
 /// Attention of two heads of width 2 over three positions, between layer norm and GELU.
-const ATTENTION: &str = r#"func.func @main(%arg0: !torch.vtensor<[1,3,4],f32>, %arg1: !torch.vtensor<[4],f32>) -> (!torch.vtensor<[1,3,4],f32>, !torch.vtensor<[1,2,3,3],f32>) {
+pub const ATTENTION: &str = r#"func.func @main(%arg0: !torch.vtensor<[1,3,4],f32>, %arg1: !torch.vtensor<[4],f32>) -> (!torch.vtensor<[1,3,4],f32>, !torch.vtensor<[1,2,3,3],f32>) {
   %int1 = torch.constant.int 1
   %int2 = torch.constant.int 2
   %int3 = torch.constant.int 3
@@ -172,8 +172,8 @@ fn what_is_not_read_is_refused_with_its_position() {
     };
     refused(unary("special_i0", "!torch.vtensor<[2],f32>"), "E141", "test.mlir:2:8");
     refused(unary("relu", "!torch.vtensor<[3],f32>"), "E357", "<root> at test.mlir:2");
-    refused(unary("relu", "!torch.vtensor<[?],f32>"), "E142", "test.mlir:2:53");
-    refused(unary("relu", "!torch.tensor"), "E142", "test.mlir:2:53");
+    refused(unary("relu", "!torch.vtensor<[?],f32>"), "E142", "test.mlir:2:56");
+    refused(unary("relu", "!torch.tensor"), "E142", "test.mlir:2:56");
     refused(
         body("%r = torch.operator \"mine\"(%a) : (!torch.vtensor<[2],f32>) -> !torch.vtensor<[2],f32>"),
         "E144",

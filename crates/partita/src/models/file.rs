@@ -27,6 +27,11 @@ impl ModelKind for File {
             "those that the file marks",
             "inputs of a StableHLO program that are trained; * ends a beginning",
         )?;
+        let state: Option<Vec<String>> = section.find(
+            "state",
+            "those that were donated",
+            "arguments of a StableHLO step that results of the same paths replace",
+        )?;
         let weights: Option<PathBuf> = section.find(
             "weights",
             "the values in the model's file",
@@ -39,6 +44,7 @@ impl ModelKind for File {
             path,
             loss,
             parameters: parameters.unwrap_or_default(),
+            state: state.unwrap_or_default(),
             weights,
             opened: OnceLock::new(),
         }))
@@ -53,6 +59,7 @@ struct FileModel {
     path: Option<PathBuf>,
     loss: Option<String>,
     parameters: Vec<String>,
+    state: Vec<String>,
     weights: Option<PathBuf>,
     opened: OnceLock<Opened>,
 }
@@ -90,8 +97,8 @@ impl FileModel {
     }
 
     fn options(&self, batch: Option<usize>) -> ImportOptions {
-        let (loss, parameters) = (self.loss.clone(), self.parameters.clone());
-        ImportOptions { loss, batch, parameters, ..ImportOptions::default() }
+        let (loss, parameters, state) = (self.loss.clone(), self.parameters.clone(), self.state.clone());
+        ImportOptions { loss, batch, parameters, state, ..ImportOptions::default() }
     }
 }
 

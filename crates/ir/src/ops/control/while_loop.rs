@@ -30,8 +30,11 @@ const WHILE: &str = "stablehlo.while";
 /// The largest trip count of a loop that is unrolled.
 const UNROLL_LIMIT: usize = 1024;
 
-/// The largest element count of a value that is constant-folded.
+/// The largest element count of a value that is constant-folded, and the most nodes it depends on.
 const FOLD_LIMIT: usize = 1024;
+
+/// The most nodes that compute a counter and compare it: they are evaluated for every trip.
+const COUNTER_LIMIT: usize = 64;
 
 /// The nodes and inputs, by position, that the graph's `outputs` depend on.
 pub(super) fn needs(graph: &Graph, outputs: &[ValueId]) -> (BTreeSet<usize>, BTreeSet<usize>) {
@@ -69,18 +72,21 @@ fn part(graph: &Graph, outputs: &[ValueId], inputs: &BTreeSet<usize>) -> Graph {
 /// A value, if it depends on constants only and all intermediate values are small.
 fn constant_value(graph: &Graph, value: ValueId) -> Option<Literal> {
     let (nodes, inputs) = needs(graph, &[value]);
-    let small = |v: &ValueId| graph.ty(*v).element_count() <= FOLD_LIMIT;
-    let plain = |&n: &usize| {
-        let node = graph.node(NodeId::new(n));
-        node.results.iter().all(small)
+    if !inputs.is_empty() || nodes.len() > FOLD_LIMIT {
+        return None;
+    }
+    let part = part(graph, &[value], &inputs);
+    if is_small(&part) { interpret::evaluate(&part, &[]).ok()?.pop() } else { None }
+}
+
+/// Whether a graph has small values only, no regions, which might not end, and the same results on every rank.
+fn is_small(graph: &Graph) -> bool {
+    graph.nodes.iter().all(|node| {
+        node.results.iter().chain(&node.operands).all(|&v| graph.ty(v).element_count() <= FOLD_LIMIT)
             && node.op.regions().is_empty()
             && !node.op.is_collective()
             && !matches!(node.op, Op::PartitionId(_))
-    };
-    if !inputs.is_empty() || nodes.len() > FOLD_LIMIT || !nodes.iter().all(plain) {
-        return None;
-    }
-    interpret::evaluate(&part(graph, &[value], &inputs), &[]).ok()?.pop()
+    })
 }
 
 impl While {
@@ -115,7 +121,8 @@ impl While {
         let condition = part(&self.condition, &self.condition.outputs, &decisive);
         let next: Vec<ValueId> = decisive.iter().map(|&i| self.body.outputs[i]).collect();
         let step = part(&self.body, &next, &decisive);
-        if holds_collective(&condition) || holds_collective(&step) {
+        let are_few = condition.nodes.len().max(step.nodes.len()) <= COUNTER_LIMIT;
+        if !are_few || !is_small(&condition) || !is_small(&step) {
             return None;
         }
         for trips in 0..=UNROLL_LIMIT {

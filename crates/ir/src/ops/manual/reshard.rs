@@ -64,10 +64,13 @@ fn parse_all_reduce(op: &mut OpParser) -> Result<Vec<ValueId>> {
     let axes_at = op.parser.position;
     let is_sum = op.parser.kind() == Kind::Mark('{');
     let results = parse_collective(op)?;
-    let [input] = op.operands[..] else { return Ok(results) };
-    let is_input = op.parser.graph().value(input).definition.is_none();
-    let given = op.parser.graph().value(input).annotation.clone().filter(|_| is_sum && is_input);
-    if let Some(mut annotation) = given {
+    let graph = op.parser.graph();
+    let Some((node, _)) = graph.value(results[0]).definition else { return Ok(results) };
+    let Some(own) = graph.node(node).op.constraint() else { return Ok(results) };
+    let input = graph.node(node).operands[0];
+    let is_input = graph.value(input).definition.is_none();
+    let given = graph.value(input).annotation.clone().filter(|given| given.mesh == own.mesh);
+    if let Some(mut annotation) = given.filter(|_| is_sum && is_input) {
         let end = std::mem::replace(&mut op.parser.position, axes_at);
         let axes = op.parser.dimension(annotation.mesh)?.0;
         op.parser.position = end;
