@@ -9,10 +9,12 @@ the largest relative differences and fails if one is above its bound. Needs torc
 """
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import make
@@ -67,13 +69,24 @@ def compare(partita, folder, name, mesh):
     plan.write_text(plan_of(name, mesh))
     save_file({key.removeprefix("input."): value for key, value in record.items() if key.startswith("input.")}, data)
     common = [model, "--mesh", mesh, "--plan", plan]
-    code, found, error = events(partita, "verify", *common, "--against", folder / f"{name}.safetensors")
+    with safe_open(folder / f"{name}.safetensors", "pt") as file:
+        outputs = file.metadata()["outputs"].split(",")
+    # Outputs by the names that the model gives them; the loss has its own entry.
+    named = {key: value for key, value in record.items() if not key.startswith(("output.", "steps.", "buffer.", "other."))}
+    returned = {output: record[f"output.{i}"] for i, output in enumerate(outputs)}
+    named |= {output: value for output, value in returned.items() if not value.equal(record["loss"])}
+    save_file(named, folder / "record.safetensors")
+    code, found, error = events(partita, "verify", *common, "--against", folder / "record.safetensors")
+    skipped = [event["message"] for event in found if "not compared" in event.get("message", "")]
+    if skipped:
+        raise RuntimeError("\n".join(skipped))
     verified = [event for event in found if event["event"] == "verify"]
     if code not in (0, 1) or not verified:
         raise RuntimeError(error[:1000])
     differences = [verified[-1]["worst"]["rel_error"]]
     for optimizer, settings in STEPS.items():
-        checkpoint = folder / f"run-{name}-{mesh}-{optimizer}"
+        checkpoint = folder / "run"
+        shutil.rmtree(checkpoint, ignore_errors=True)
         settings = [item for setting in [*settings, f"data.path={data}"] for item in ("--set", setting)]
         code, found, error = events(partita, "train", *common, "--steps", 5, "--checkpoint-dir", checkpoint, *settings)
         losses = [event["loss"] for event in found if event["event"] == "step"]

@@ -7,7 +7,7 @@
 
 For each model NAME.pt2 and NAME.safetensors: inputs as `input.<name>`, outputs as `output.<position>`, the loss as
 `loss`, gradients as `grad.<parameter>` of every trained parameter, new values of buffers as `buffer.<name>`, and the
-losses of five steps of SGD and of AdamW as `steps.<optimizer>`.
+losses of five steps of SGD and of AdamW as `steps.<optimizer>`. The metadata `outputs` has the names of the outputs.
 """
 
 import copy
@@ -647,7 +647,7 @@ def experts():
             both = torch.zeros_like(y).index_put((order,), y).view(6, 2, 4).sum(1)
             # Elements at the edges of bins and outside of all; a group without rows; stacks of matrices.
             counts = torch.histc(x * 2, bins=4, min=-1, max=3) + torch.histc(torch.arange(8.0), bins=4, min=1, max=5)
-            some = F.grouped_mm(x, self.up, offs=torch.tensor([2, 2, 5], dtype=torch.int32))
+            some = F.grouped_mm(x, self.up, offs=torch.tensor([2, 2, 6], dtype=torch.int32))
             return both + counts + some[:, :4] + (F.grouped_mm(self.up, self.down) * self.up[..., :4]).sum((0, 1))
 
     return regression(Net())
@@ -694,7 +694,8 @@ def collectives():
             z = self.b(h - gathered.mean(0)) + part * 0.1 + sent.flip(0)
             own = h.detach()
             z = z + waited(COLLECTIVES.broadcast(own, 1, "0")) + waited(COLLECTIVES.all_reduce(own, "max", "0"))
-            z = z * waited(COLLECTIVES.reduce_scatter_tensor(waited(COLLECTIVES.all_gather_into_tensor(own, 2, "0")), "avg", 2, "0"))
+            both = waited(COLLECTIVES.all_gather_into_tensor(own, 2, "0"))
+            z = z * waited(COLLECTIVES.reduce_scatter_tensor(both, "avg", 2, "0"))
             z = z + waited(COLLECTIVES.all_to_all_single(own, [2, 2], [2, 2], "0")) + h.sort(0).values + h.cumsum(0)
             z = z + torch.zeros(4, 4).index_put((torch.tensor([1, 1]),), h[:2], accumulate=True) + h @ h.t()
             z = torch.cat([z, F.pad(h, (0, 1))[:, 3:]], 1)
@@ -963,6 +964,13 @@ def tensors_of(outputs):
     return [value for value in (outputs.values() if hasattr(outputs, "values") else outputs) if torch.is_tensor(value)]
 
 
+def names_of(outputs):
+    """Their names: those of a dictionary, else `output.<position>`."""
+    if hasattr(outputs, "items"):
+        return [key for key, value in outputs.items() if torch.is_tensor(value)]
+    return [f"output.{i}" for i in range(len(tensors_of(outputs)))]
+
+
 OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1),
@@ -1039,7 +1047,8 @@ def record(name, make, folder):
     plain_traces(program.graph_module)
     torch.export.save(program, folder / f"{name}.pt2")
     before = {key: value.clone() for key, value in model.named_buffers()}
-    outputs = tensors_of(model(**inputs))
+    returned = model(**inputs)
+    outputs, metadata = tensors_of(returned), {"outputs": ",".join(names_of(returned))}
     loss = next(v for v in outputs if v.dim() == 0 and v.is_floating_point())
     loss.backward()
     tensors = {f"input.{key}": value for key, value in inputs.items()}
@@ -1055,7 +1064,8 @@ def record(name, make, folder):
     for key, value in model.named_buffers():
         if not torch.equal(before[key], value):
             tensors[f"buffer.{key}"] = value
-    save_file({key: value.detach().clone().contiguous() for key, value in tensors.items()}, folder / f"{name}.safetensors")
+    plain = {key: value.detach().clone().contiguous() for key, value in tensors.items()}
+    save_file(plain, folder / f"{name}.safetensors", metadata)
 
 
 def main(folder, *names):

@@ -21,6 +21,9 @@ pub struct ImportOptions {
     /// The arguments of a StableHLO step that are its state though they were not donated: each leaf, `state.params.w`, is
     /// replaced by the result of the same path, `result[0]['params']['w']`.
     pub state: Vec<String>,
+    /// The number of ranks that a program with collectives is one of, if the program does not say it. The model is that of
+    /// all ranks: its inputs have the rows of all.
+    pub ranks: Option<usize>,
     /// What the file may make the reader do.
     pub limits: Limits,
 }

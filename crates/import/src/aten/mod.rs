@@ -8,10 +8,12 @@
 mod activation;
 mod arithmetic;
 mod attention;
+mod collective;
 mod compare;
 mod contract;
 mod convolution;
 mod create;
+mod grouped;
 mod index;
 mod loss;
 mod norm;
@@ -36,10 +38,12 @@ const FAMILIES: &[Rows] = &[
     activation::ROWS,
     arithmetic::ROWS,
     attention::ROWS,
+    collective::ROWS,
     compare::ROWS,
     contract::ROWS,
     convolution::ROWS,
     create::ROWS,
+    grouped::ROWS,
     index::ROWS,
     loss::ROWS,
     norm::ROWS,

@@ -103,6 +103,15 @@ impl Call<'_, '_> {
         })
     }
 
+    /// The number of ranks that the program is one of. E357 for a program without collectives.
+    pub fn ranks(&self) -> Result<usize> {
+        self.lowering.ranks.ok_or_else(|| {
+            Diagnostic::new("E357", format!("`{}` has no group of ranks", self.op()))
+                .expected("an argument `group_name`")
+                .found("none")
+        })
+    }
+
     /// E356: the op is known, but not with this argument.
     pub fn unsupported(&self, expected: &str, found: impl Into<String>) -> Box<Diagnostic> {
         Diagnostic::new("E356", format!("`{}` is called in a way that has no counterpart", self.op()))

@@ -8,7 +8,7 @@
 use super::alias::{TensorRef, Tensors};
 use super::call::{Call, Out, Scalar};
 use super::schema::{Argument, Graph, InputSpec, Int, Node, TensorMeta};
-use super::{Pt2, payload, places, symbols};
+use super::{Pt2, payload, places, ranks, symbols};
 use crate::aten;
 use crate::limits::exceeded;
 use crate::model::{ImportOptions, ImportedModel};
@@ -55,6 +55,8 @@ pub struct Lowering<'p> {
     pub(super) notes: Vec<String>,
     pub(super) extents: BTreeMap<String, usize>,
     pub(super) modules: IndexMap<String, String>,
+    /// The number of ranks that the program is one of, if it has collectives.
+    pub(super) ranks: Option<usize>,
 }
 
 /// The inputs of the program that have values in the file.
@@ -77,14 +79,16 @@ pub fn lower(file: &Pt2, options: &ImportOptions) -> Result<ImportedModel> {
         return Err(exceeded("the graph", limit, format!("{node_count} nodes")));
     }
     check_known(&module.graph)?;
+    let ranks = ranks::of(&module.graph, options)?;
     let mut lowering = Lowering {
         cx: Context::new("imported", DType::F32, true),
         tensors: Tensors::default(),
         grad: true,
         limits: &options.limits,
         notes: file.notes.clone(),
-        extents: symbols::extents(&file.program, options)?,
+        extents: symbols::extents(&file.program, options, ranks.unwrap_or(1))?,
         modules: IndexMap::new(),
+        ranks,
     };
     let mut scope = Scope::default();
     let (stored, inputs) = lowering.inputs(file, &mut scope)?;

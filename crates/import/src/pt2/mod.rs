@@ -12,6 +12,7 @@ mod lower;
 mod outputs;
 mod payload;
 mod places;
+mod ranks;
 pub(crate) mod schema;
 mod symbols;
 

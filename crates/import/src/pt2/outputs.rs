@@ -2,7 +2,7 @@
 
 use super::lower::{Binding, Lowering, Scope, Stored};
 use super::schema::{Argument, OutputSpec};
-use super::{Pt2, places};
+use super::{Pt2, places, ranks};
 use crate::model::{ImportOptions, ImportedModel, State};
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result, did_you_mean};
@@ -30,7 +30,7 @@ impl Lowering<'_> {
         options: &ImportOptions,
         scope: &Scope,
         stored: Stored,
-        inputs: IndexMap<String, TensorType>,
+        mut inputs: IndexMap<String, TensorType>,
     ) -> Result<ImportedModel> {
         self.cx.builder.path = String::new();
         self.cx.builder.location = None;
@@ -111,6 +111,11 @@ impl Lowering<'_> {
         let mut model = self.cx.finish(user)?;
         model.forward = graph_edit::prune(model.forward);
         model.forward.name = "main".to_string();
+        if let Some(ranks) = self.ranks {
+            let is_state = |name: &str| states.iter().any(|state| state.name == name);
+            let is_one_value = |name: &str| name == LOSS || name.starts_with("grad.") || is_state(name);
+            model.forward = ranks::lift(&model.forward, ranks, &mut inputs, &is_one_value, self.limits)?;
+        }
         alias_states(&mut model, &states)?;
         for (name, (_, _, tensor)) in &stored.params {
             let (ty, init) = (tensor.ty.clone(), usual_init(name, tensor.ty.rank()));

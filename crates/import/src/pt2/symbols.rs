@@ -63,8 +63,8 @@ fn symbol(text: &str) -> Option<&str> {
 }
 
 /// The extent of each symbol. E359 for a chosen extent of a symbol that does not exist, out of
-/// bounds, or for a symbol without any extent.
-pub fn extents(program: &Program, options: &ImportOptions) -> Result<BTreeMap<String, usize>> {
+/// bounds, for a symbol without any extent, or for a batch that the `ranks` of the program cannot share.
+pub fn extents(program: &Program, options: &ImportOptions, ranks: usize) -> Result<BTreeMap<String, usize>> {
     let symbols = of(program)?;
     let mut chosen = options.sizes.clone();
     if let Some(batch) = options.batch {
@@ -77,7 +77,13 @@ pub fn extents(program: &Program, options: &ImportOptions) -> Result<BTreeMap<St
                 .found("a number")
                 .help("export with `dynamic_shapes`, or use the batch of the export"));
         };
-        chosen.insert(symbol.name.clone(), batch);
+        if !batch.is_multiple_of(ranks) {
+            return Err(Diagnostic::new("E359", "the batch cannot be shared by the ranks of the program")
+                .at(format!("dimension 0 of `{}`", symbol.first.0))
+                .expected(format!("a multiple of {ranks} rows"))
+                .found(batch.to_string()));
+        }
+        chosen.insert(symbol.name.clone(), batch / ranks);
     }
     if let Some(unknown) = chosen.keys().find(|name| !symbols.iter().any(|s| &s.name == *name)) {
         let names: Vec<&str> = symbols.iter().map(|s| s.name.as_str()).collect();

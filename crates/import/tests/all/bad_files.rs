@@ -39,6 +39,14 @@ fn node(target: &str, arguments: &[(&str, Value)]) -> Value {
            "metadata": {"nn_module_stack": stack, "stack_trace": "File \"net.py\", line 12, in forward"}})
 }
 
+/// A node `_c10d_functional.OP(input, arguments..) -> y`.
+fn collective(op: &str, input: &str, arguments: &[(&str, Value)]) -> Value {
+    let mut inputs = vec![json!({"name": "input", "arg": tensor(input), "kind": 1})];
+    inputs.extend(arguments.iter().map(|(name, arg)| json!({"name": name, "arg": arg, "kind": 1})));
+    json!({"target": format!("torch.ops._c10d_functional.{op}.default"), "inputs": inputs, "outputs": [tensor("y")],
+           "metadata": {}})
+}
+
 /// A program of one input `x` [2, 3], a parameter `w` [2, 3] and one node.
 fn program(node: Value, result: &[i64]) -> Value {
     let nodes = if node.is_array() { node } else { json!([node]) };
@@ -440,4 +448,34 @@ fn an_index_names_files_beside_it() {
     let weights = Weights::open(folder.path(), &Limits::default()).unwrap();
     assert_eq!(weights.get("v").map(Tensor::literal).unwrap().to_f64(), [0.0, 0.0]);
     assert_eq!(Weights::open(&folder.path().join("none"), &Limits::default()).unwrap_err().code, "E350");
+}
+
+#[test]
+fn collectives_without_a_meaning_for_all_ranks_are_refused() {
+    let text = |text: &str| json!({ "as_string": text });
+    let of_group =
+        |group: &str, size: i64| [("group_size", json!({ "as_int": size })), ("group_name", text(group))];
+    let refused = |nodes: Value, rows: i64, ranks: Option<usize>, code: &str, word: &str| {
+        let file =
+            read(zip(&entries(&program(nodes, &[rows, 3]), &weights(meta(&[2, 3], &[3, 1]))))).unwrap();
+        let error = file.import(&ImportOptions { ranks, ..ImportOptions::default() }).unwrap_err();
+        assert!(error.code == code && error.to_string().contains(word), "{code} {word}: {error}");
+    };
+    let sum = collective("all_reduce", "x", &[("reduce_op", text("sum")), ("group_name", text("0"))]);
+    refused(sum.clone(), 2, None, "E356", "model.ranks=2");
+    refused(sum.clone(), 2, Some(0), "E358", "ranks");
+    let gather = |input: &str, size| collective("all_gather_into_tensor", input, &of_group("0", size));
+    refused(gather("x", 2), 4, Some(3), "E356", "[2, 3]");
+    refused(gather("x", -1), 4, None, "E358", "ranks");
+    // Another rank may have another shard of it.
+    refused(gather("p_w", 2), 4, None, "E356", "a parameter or a constant");
+    let other = collective("all_gather_into_tensor", "x", &of_group("1", 2));
+    refused(json!([sum, other]), 4, None, "E356", "0, 1");
+    refused(collective("reduce_scatter_tensor", "x", &of_group("0", 4)), 1, None, "E356", "4 ranks divide");
+    let to_rank_2 = [("src", json!({ "as_int": 2 })), ("group_name", text("0"))];
+    refused(collective("broadcast", "x", &to_rank_2), 2, Some(2), "E356", "`src`");
+    let xor = collective("all_reduce", "x", &[("reduce_op", text("bxor")), ("group_name", text("0"))]);
+    refused(xor, 2, Some(2), "E356", "bxor");
+    refused(node("torch.ops.aten.relu.default", &[]), 2, Some(2), "E356", "no collectives");
+    refused(node("torch.ops.aten._scaled_grouped_mm.default", &[]), 2, None, "E355", "_scaled_grouped_mm");
 }

@@ -39,7 +39,10 @@ fn open(name: &str) -> Pt2 {
 }
 
 fn import(name: &str) -> ImportedModel {
-    open(name).import(&ImportOptions::default()).unwrap_or_else(|error| panic!("{name}: {error}"))
+    // Its collectives do not say how many ranks take part.
+    let ranks = (name == "data_parallel").then_some(2);
+    let options = ImportOptions { ranks, ..ImportOptions::default() };
+    open(name).import(&options).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 /// The values of the inputs of a graph: the recorded batch, parameters and states of the file.
@@ -267,6 +270,27 @@ fn a_trained_model_has_the_names_of_its_state_dict() {
     assert_eq!(found, names);
     assert_eq!(changed["model.count"].to_f64(), [3.0]);
     assert_eq!(changed["model.scale"].to_f64(), [1.0, 2.0, 3.0, 4.0]);
+}
+
+#[test]
+fn the_program_of_one_rank_becomes_that_of_all() {
+    for (name, input, rows) in [("data_parallel", "tokens", 4), ("collectives", "x", 8)] {
+        let imported = import(name);
+        assert_eq!(imported.inputs[input].shape[0], rows, "{name}");
+        let forward = &imported.model.forward;
+        assert!(forward.nodes.iter().all(|node| !node.op.is_collective()), "{name}");
+        assert_eq!(forward.ty(forward.output_named("output.1").unwrap()).shape[0], rows, "{name}");
+    }
+    // Composites and module paths stay, so kernels and plans find them.
+    let nodes = import("data_parallel").model.forward.nodes;
+    let attention = nodes.iter().filter(|node| node.op.name() == "partita.attention");
+    assert_eq!(
+        attention.map(|node| node.path.as_str()).collect::<Vec<_>>(),
+        ["model.h.0.attn", "model.h.1.attn"]
+    );
+    let products = nodes.iter().filter(|node| node.op.name() == "stablehlo.dot_general");
+    // Four products a block and the head: none is repeated for each rank.
+    assert_eq!(products.count(), 9);
 }
 
 #[test]

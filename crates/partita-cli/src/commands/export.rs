@@ -85,13 +85,19 @@ fn export_model(args: &ExportArgs, output: &mut Output) -> Result<()> {
         Source::open(&args.source, args.from.as_deref(), &args.flags.overrides()?)?;
     session.check_sizes(1)?;
     let model = session.model()?;
-    let weights: IndexMap<String, TensorData> = match &saved {
+    let mut weights: IndexMap<String, TensorData> = match &saved {
         None => {
             let initial = model.initial(session.config().train.seed);
             initial.iter().map(|(name, value)| (name.clone(), tensor_data(value))).collect()
         }
         Some(saved) => saved.weights(&model)?,
     };
+    // Tied parameters under all their names, as `load_state_dict` wants them.
+    for (alias, of) in &model.ties {
+        if let Some(tensor) = weights.get(of).cloned() {
+            weights.insert(alias.clone(), tensor);
+        }
+    }
     let name = session.config().model.name();
     let path = args.out.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.safetensors")));
     export_weights(&path, &weights)?;

@@ -33,7 +33,7 @@ fn every_command_takes_a_model_of_pytorch() {
     assert!(printed(&place, &more).contains("after step 2"));
     assert!(printed(&place, &["eval", "saved", "--mesh", "tp=2"]).contains("after step 3"));
     let weights = ["export", "saved", "--for", "safetensors", "--out", "w.safetensors"];
-    assert!(printed(&place, &weights).contains("28 tensors"));
+    assert!(printed(&place, &weights).contains("29 tensors"));
     let from = printed(&place, &["verify", &gpt, "--set", "model.weights=w.safetensors"]);
     assert!(from.contains("verified"), "{from}");
     assert!(place.run(&["generate", "saved", "--prompt", "a"]).err.contains("E011"));

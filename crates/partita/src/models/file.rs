@@ -32,6 +32,11 @@ impl ModelKind for File {
             "those that were donated",
             "arguments of a StableHLO step that results of the same paths replace",
         )?;
+        let ranks: Option<usize> = section.find(
+            "ranks",
+            "what its collectives say",
+            "ranks that a PyTorch program with collectives is one of",
+        )?;
         let weights: Option<PathBuf> = section.find(
             "weights",
             "the values in the model's file",
@@ -45,6 +50,7 @@ impl ModelKind for File {
             loss,
             parameters: parameters.unwrap_or_default(),
             state: state.unwrap_or_default(),
+            ranks,
             weights,
             opened: OnceLock::new(),
         }))
@@ -60,6 +66,7 @@ struct FileModel {
     loss: Option<String>,
     parameters: Vec<String>,
     state: Vec<String>,
+    ranks: Option<usize>,
     weights: Option<PathBuf>,
     opened: OnceLock<Opened>,
 }
@@ -98,7 +105,7 @@ impl FileModel {
 
     fn options(&self, batch: Option<usize>) -> ImportOptions {
         let (loss, parameters, state) = (self.loss.clone(), self.parameters.clone(), self.state.clone());
-        ImportOptions { loss, batch, parameters, state, ..ImportOptions::default() }
+        ImportOptions { loss, batch, parameters, state, ranks: self.ranks, ..ImportOptions::default() }
     }
 }
 
@@ -153,7 +160,10 @@ impl ModelSource for FileModel {
         let opened = self.opened()?;
         let names = opened.weights.iter().map(|(name, _)| name);
         let model = &opened.example.model;
-        match names.into_iter().find(|name| !model.kept().any(|(own, _)| own == name)) {
+        let is_known = |name: &str| {
+            model.kept().any(|(own, _)| own == name) || model.ties.iter().any(|(alias, _)| alias == name)
+        };
+        match names.into_iter().find(|name| !is_known(name)) {
             None => Ok(()),
             Some(name) => Err(Diagnostic::new("E363", format!("the model has no parameter `{name}`"))
                 .at("model.weights")

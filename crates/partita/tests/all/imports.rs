@@ -6,6 +6,7 @@ use partita::prelude::*;
 use partita::trainer::StepDone;
 use partita_import::{Limits, Weights, save};
 use partita_ir::text;
+use partita_program::{CollectiveKind, counts};
 use partita_schedule::verify::Unwatched;
 use partita_testkit::overrides;
 use std::path::{Path, PathBuf};
@@ -109,13 +110,7 @@ fn five_steps_on_meshes_lose_as_in_pytorch_and_run_on_after_a_checkpoint() {
         ("buffers", "dp=2", &sgd[..]),
     ] {
         let recorded = recorded(name);
-        // The recorded batch, which is fed in every step.
-        let inputs: IndexMap<String, Literal> = recorded
-            .iter()
-            .filter_map(|(name, value)| Some((name.strip_prefix("input.")?.to_string(), value.clone())))
-            .collect();
-        let data = folder.path().join("data.safetensors");
-        save(&data, &inputs).unwrap();
+        let data = inputs_of(&recorded, folder.path());
         let run = folder.path().join(format!("{name}-{mesh}"));
         let mut items: Vec<String> = optimizer.iter().map(|item| item.to_string()).collect();
         items.push(format!("data.path={}", data.display()));
@@ -139,6 +134,59 @@ fn five_steps_on_meshes_lose_as_in_pytorch_and_run_on_after_a_checkpoint() {
             .weights(&config.model.build(config.train.batch, config.train.dtype, false).unwrap())
             .unwrap();
         assert!(!weights.is_empty());
+    }
+}
+
+/// A file of the recorded inputs, to be fed in every step.
+fn inputs_of(record: &Fed, folder: &Path) -> PathBuf {
+    let inputs: IndexMap<String, Literal> = record
+        .iter()
+        .filter_map(|(name, value)| Some((name.strip_prefix("input.")?.to_string(), value.clone())))
+        .collect();
+    let data = folder.join("data.safetensors");
+    save(&data, &inputs).unwrap();
+    data
+}
+
+#[test]
+fn a_trace_with_data_parallelism_takes_tensor_parallelism_on_another_axis() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = recorded("data_parallel");
+    let data = inputs_of(&record, folder.path());
+    let columns_and_rows = "\"model.h.*.attn.qkv\" = \"colwise\"\n\"model.h.*.attn.out\" = \"rowwise\"\n\
+                            \"model.h.*.mlp.0\" = \"colwise\"\n\"model.h.*.mlp.2\" = \"rowwise\"\n";
+    // All-reduces and the tensors they carry. Those of the trace on dp: the loss, then the gradients of all 29 parameters at
+    // once. Two a block on tp, in each direction.
+    for (mesh, plan, forward, backward) in [
+        ("dp=2", "", (1, 1), (1, 29)),
+        ("tp=2", columns_and_rows, (4, 4), (4, 4)),
+        ("dp=2,tp=2", columns_and_rows, (5, 5), (5, 33)),
+    ] {
+        let config = folder.path().join(format!("{mesh}.toml"));
+        let text = format!(
+            "[model]\nkind = \"file\"\npath = {:?}\nranks = 2\n[mesh]\nshape = \"{mesh}\"\n[data]\npath = {data:?}\n\
+             [train]\nsteps = 5\n[optimizer]\nkind = \"adamw\"\nweight_decay = 0.1\nlearning_rate = 0.01\ndecay_1d = true\n\
+             [checkpoint]\ndir = {:?}\n[plan]\n{plan}",
+            pt2("data_parallel"),
+            folder.path().join(format!("run-{mesh}")),
+        );
+        std::fs::write(&config, text).unwrap();
+        let session = loaded(&config.to_string_lossy(), &[]);
+        let (report, _) = session.verify_against(&record, &session.step_runner()).unwrap();
+        assert!(report.ok, "{mesh}: {:?}", report.worst());
+        let counts = counts(&session.lower(&session.build().unwrap()).unwrap(), 0);
+        let [before, after] = [&counts.forward, &counts.backward].map(|phase| {
+            let of = phase.of(CollectiveKind::AllReduce);
+            (of.count, of.logical)
+        });
+        assert_eq!((before, after), (forward, backward), "{mesh}");
+        if mesh == "dp=2" {
+            assert_eq!(counts.forward.total().bytes, 4, "the loss and nothing else");
+        }
+        // Two processes of PyTorch with gloo lost as much.
+        let (found, expected) = (losses(&session), record["steps.adamw"].to_f64());
+        let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-3 * b.abs().max(1.0);
+        assert!(found.len() == 5 && found.iter().zip(&expected).all(near), "{mesh}: {found:?} {expected:?}");
     }
 }
 
