@@ -3,10 +3,6 @@
 
 mod chart;
 
-#[path = "../support/arguments.rs"]
-mod arguments;
-
-use arguments::arguments;
 use chart::Chart;
 use partita::prelude::*;
 use std::error::Error;
@@ -161,7 +157,7 @@ impl CpuKernel for AddNormGradient {
 }
 
 fn main() -> std::result::Result<(), Box<dyn Error>> {
-    let (_, paths) = arguments(std::env::args(), &[], 1)?;
+    let (_, paths) = arguments::arguments(std::env::args(), &[], 1)?;
     let folder = paths.into_iter().next().unwrap_or_else(|| "target/kernel_injection".to_string());
     run(&mut |line| println!("{line}"), Path::new(&folder), 100, [4096, 64])
 }
@@ -252,3 +248,6 @@ pub fn run(
     say("\nplotted to steps.svg and steps.png");
     Ok(())
 }
+
+#[path = "../support/arguments.rs"]
+mod arguments;

@@ -1,9 +1,5 @@
 //! An MLP trained five steps with its parameters and its optimizer states sharded over a mesh.
 
-#[path = "../support/arguments.rs"]
-mod arguments;
-
-use arguments::arguments;
 use partita::prelude::*;
 
 /// Rows of a batch; the norm has a weight for each, so no other number would do.
@@ -48,8 +44,7 @@ fn train(built: &Built, model: &Model) -> Result<Vec<f64>> {
 }
 
 fn main() -> Result<()> {
-    arguments(std::env::args(), &[], 0)?;
-    run(&mut |line| println!("{line}"))
+    arguments::arguments(std::env::args(), &[], 0).and_then(|_| run(&mut |line| println!("{line}")))
 }
 
 /// The example; `say` gets its lines.
@@ -92,3 +87,6 @@ pub fn run(say: &mut dyn FnMut(&str)) -> Result<()> {
     }
     Ok(())
 }
+
+#[path = "../support/arguments.rs"]
+mod arguments;

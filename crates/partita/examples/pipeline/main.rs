@@ -3,10 +3,6 @@
 //!
 //! `--dim 2048` runs it 2,048 features wide, with 2,048 rows.
 
-#[path = "../support/arguments.rs"]
-mod arguments;
-
-use arguments::arguments;
 use partita::prelude::*;
 
 /// The microbatches of a step in stages.
@@ -78,7 +74,7 @@ fn largest_difference(a: &[f64], b: &[f64]) -> f64 {
 }
 
 fn main() -> Result<()> {
-    let (values, _) = arguments(std::env::args(), &["--dim"], 0)?;
+    let (values, _) = arguments::arguments(std::env::args(), &["--dim"], 0)?;
     let dim = match &values[0] {
         None => 256,
         Some(text) => text.parse().map_err(|_| {
@@ -137,3 +133,6 @@ fn run_with(dim: usize, say: &mut dyn FnMut(&str)) -> Result<()> {
     }
     Ok(())
 }
+
+#[path = "../support/arguments.rs"]
+mod arguments;

@@ -2,10 +2,6 @@
 //! the sequence, embedding and head cut along the vocabulary, every block computed again in the backward pass, bias and
 //! GELU as one kernel.
 
-#[path = "../support/arguments.rs"]
-mod arguments;
-
-use arguments::arguments;
 use partita::prelude::*;
 
 fn gpt(sch: &mut Schedule) -> Result<()> {
@@ -95,8 +91,7 @@ fn lines(name: &str) -> usize {
 }
 
 fn main() -> Result<()> {
-    arguments(std::env::args(), &[], 0)?;
-    run(&mut |line| println!("{line}"))
+    arguments::arguments(std::env::args(), &[], 0).and_then(|_| run(&mut |line| println!("{line}")))
 }
 
 /// The example; `say` gets its lines.
@@ -122,3 +117,6 @@ pub fn run(say: &mut dyn FnMut(&str)) -> Result<()> {
     }
     Ok(())
 }
+
+#[path = "../support/arguments.rs"]
+mod arguments;

@@ -1,9 +1,5 @@
 //! Sequence parallelism on two toys: PyTorch's, as declared styles with AdamW on three ranks, and Slapo's, call by call.
 
-#[path = "../support/arguments.rs"]
-mod arguments;
-
-use arguments::arguments;
 use partita::prelude::*;
 
 /// Two linear layers with a ReLU between them, on `x` of this shape.
@@ -21,8 +17,7 @@ fn toy(shape: &[usize], names: [&str; 2], hidden: usize, out: usize) -> Result<M
 }
 
 fn main() -> Result<()> {
-    arguments(std::env::args(), &[], 0)?;
-    run(&mut |line| println!("{line}"))
+    arguments::arguments(std::env::args(), &[], 0).and_then(|_| run(&mut |line| println!("{line}")))
 }
 
 /// The example; `say` gets its lines.
@@ -77,3 +72,6 @@ pub fn run(say: &mut dyn FnMut(&str)) -> Result<()> {
         }
     }
 }
+
+#[path = "../support/arguments.rs"]
+mod arguments;

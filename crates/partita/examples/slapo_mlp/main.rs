@@ -1,9 +1,5 @@
 //! The tutorial of Slapo, end to end: shard, synchronise, decompose, trace, find, fuse, build, verify, train.
 
-#[path = "../support/arguments.rs"]
-mod arguments;
-
-use arguments::arguments;
 use partita::prelude::*;
 
 /// Features of the model, and of its hidden layer twice as many.
@@ -22,8 +18,7 @@ fn mlp() -> Result<Model> {
 }
 
 fn main() -> Result<()> {
-    arguments(std::env::args(), &[], 0)?;
-    run(&mut |line| println!("{line}"))
+    arguments::arguments(std::env::args(), &[], 0).and_then(|_| run(&mut |line| println!("{line}")))
 }
 
 /// The example; `say` gets its lines.
@@ -69,3 +64,6 @@ pub fn run(say: &mut dyn FnMut(&str)) -> Result<()> {
     }
     Ok(())
 }
+
+#[path = "../support/arguments.rs"]
+mod arguments;
