@@ -10,7 +10,7 @@ mod unread;
 pub use checkpoint::{CheckpointArgs, CheckpointCommand};
 pub use flags::ConfigFlags;
 pub use install::{CompletionsArgs, ManArgs, NewArgs};
-pub use predict::{CalibrateArgs, EstimateArgs, PlanArgs, SimulateArgs};
+pub use predict::{CalibrateArgs, CostModel, EstimateArgs, PlanArgs, SimulateArgs};
 pub use profile::{Grouping, Order, ProfileArgs, ProfileTable, ReportArgs, ReportForm};
 pub(crate) use unread::OF_A_PLAN_FILE;
 

@@ -25,6 +25,7 @@ pub mod opt;
 pub mod planned_step;
 pub mod predict;
 pub mod prelude;
+pub mod price;
 pub mod profile;
 pub mod report;
 pub mod run_files;

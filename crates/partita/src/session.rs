@@ -149,6 +149,12 @@ impl Session {
         self
     }
 
+    /// Shards the residual stream along the sequence, or not.
+    pub fn with_sequence_parallel(mut self, is_sharded: bool) -> Session {
+        self.config.plan.sequence_parallel = is_sharded;
+        self
+    }
+
     /// On another mesh.
     pub fn with_mesh(mut self, mesh: Mesh) -> Session {
         self.mesh = mesh;

@@ -188,8 +188,8 @@ impl Plan {
     /// lines of its `plan`, each with the number of the stage: `colwise(stage=0)`. They apply to the
     /// modules of that stage alone, on its mesh.
     ///
-    /// `mesh = "dp=2,tp=2"` and `microbatches = 8` at the top say what the plan was made for; the config
-    /// of a run reads them.
+    /// `mesh = "dp=2,tp=2"` and `microbatches = 8` at the top say what the plan was made for,
+    /// `sequence_parallel = true` that the residual stream is sharded; the config of a run reads them.
     ///
     /// A table with neither `modules` nor `style` nor `primitive` is a dictionary, one of several
     /// in a row. E228 for any other text, E222 for an unknown style or primitive. Lines without an
@@ -198,7 +198,7 @@ impl Plan {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
             Diagnostic::new("E228", "the plan is not TOML").at(origin).found(error.message().to_string())
         })?;
-        let keys = ["plan", "stages", "mesh", "microbatches"];
+        let keys = ["plan", "stages", "mesh", "microbatches", "sequence_parallel"];
         if let Some(key) = table.keys().find(|key| !keys.contains(&key.as_str())) {
             return Err(misplaced(origin, key, &keys));
         }

@@ -1,7 +1,8 @@
 //! Flags of the commands that predict and search: `simulate`, `calibrate`, `estimate`, `plan`.
 
 use super::ConfigFlags;
-use clap::Args;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
 use std::path::PathBuf;
 
 /// Flags of `simulate`.
@@ -59,18 +60,35 @@ pub struct EstimateArgs {
 /// Flags of `plan`.
 #[derive(Args, Clone, Debug)]
 pub struct PlanArgs {
-    /// A config file or a bundled config.
+    /// A config file, a bundled config, a model by name such as gpt-39b, or a config.json of Hugging Face.
     pub config: String,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub flags: ConfigFlags,
-    /// Search every mesh of so many devices instead of the one of the config.
-    #[arg(long, value_name = "N", conflicts_with = "mesh", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    /// Search every mesh of so many devices instead of the one of the config; by default of all that --cluster names, if there
+    /// is no --mesh.
+    #[arg(long, value_name = "N", conflicts_with = "mesh", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub devices: Option<u32>,
     /// Price each line of the plan against the best layouts without it, which solves the search once more for each.
     #[arg(long)]
     pub why: bool,
+    /// What the search over layouts minimises. Candidates are compared by the seconds of the cluster in either case.
+    #[arg(long, value_enum, default_value = "cluster")]
+    pub cost: CostModel,
+    /// Also list the candidates of which no other is both faster and smaller.
+    #[arg(long)]
+    pub pareto: bool,
     /// Write the plan to a new file.
     #[arg(long, value_name = "FILE.toml")]
     pub out: Option<PathBuf>,
+}
+
+/// What a search over layouts minimises.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CostModel {
+    /// Seconds of work and communication on the cluster.
+    Cluster,
+    /// Alpa's formula: bytes that collectives move, over the slowest mesh axis.
+    Alpa,
 }

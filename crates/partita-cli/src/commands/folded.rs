@@ -1,15 +1,11 @@
 //! `partita simulate` at any scale: the step folded to its repeated layer.
 
-use crate::commands::simulate::seconds;
 use crate::output::Output;
 use crate::output::events::Event;
-use crate::output::format::{bytes, short, table};
+use crate::output::format::{bytes, seconds, short, table};
 use crate::run::answer;
-use partita::predict::Blocks;
-use partita::predict::fold::job;
-use partita::predict::step::{Bytes, Software};
+use partita::predict::step::{Bytes, Forecast};
 use partita::session::Session;
-use partita_base::Result;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -46,17 +42,9 @@ impl Event for Folded {
     const NAME: &'static str = "simulate";
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// E511 for a step that cannot be folded, E474 for a mesh that the cluster does not hold.
-pub fn folded(session: &Session, output: &mut Output) -> Result<()> {
+/// Prints the forecast.
+pub(crate) fn answer_folded(session: &Session, forecast: &Forecast, output: &mut Output) {
     let (config, mesh) = (session.config(), session.mesh());
-    config.cluster.holds(mesh)?;
-    let job = job(session)?;
-    let forecast = output.during("simulating the step", || {
-        Blocks::default().forecast(&job, &config.cluster, &Software::default())
-    })?;
     let ranks = mesh.rank_count() as f64;
     let device = &config.cluster.device;
     let peak = device.flops_per_s_by_type.get(&config.train.dtype).copied().unwrap_or(device.flops_per_s);
@@ -79,7 +67,6 @@ pub fn folded(session: &Session, output: &mut Output) -> Result<()> {
     };
     let stages = forecast.stages.clone();
     answer(&result, |result| result.text(&stages), output);
-    Ok(())
 }
 
 impl Folded {

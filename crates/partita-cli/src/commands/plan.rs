@@ -1,10 +1,10 @@
 //! `partita plan`: finds a plan by search, and says what it costs and why others lost.
 
-use crate::cli::PlanArgs;
-use crate::files::write_new;
+use crate::cli::{CostModel, PlanArgs};
+use crate::files::{check_new, write_new};
 use crate::output::Output;
 use crate::output::events::Event;
-use crate::output::format::{bytes, table};
+use crate::output::format::{bytes, seconds, table};
 use crate::run::answer;
 use partita::auto_plan::{AutoPlan, Candidate, Freedom, meshes};
 use partita::session::Session;
@@ -14,19 +14,25 @@ use serde::Serialize;
 use std::fmt::Write;
 
 /// The stages of a pipeline that are tried at most.
-const MOST_STAGES: usize = 64;
+const MOST_STAGES: usize = 128;
+/// Candidates that the table shows.
+const MOST_ROWS: usize = 24;
+/// Stages whose modules the table shows.
+const MOST_NAMED: usize = 4;
 
 /// A plan that was found.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Found {
     /// The cluster whose figures are used.
     pub cluster: String,
+    /// What the searches over layouts minimise.
+    pub formula: CostModel,
     /// The candidates, the chosen one first.
     pub candidates: Vec<Row>,
     /// The searches over layouts.
     pub searches: Vec<Search>,
-    /// Candidates that could not be built, with the reason.
-    pub refused: Vec<String>,
+    /// Why candidates could not be built, with their meshes and plans.
+    pub refused: Vec<(String, Vec<String>)>,
     /// Seconds of writing the steps, of listing and pricing choices, of solving, of building and pricing the plans.
     pub tracing_s: f64,
     /// See `tracing_s`.
@@ -52,8 +58,16 @@ pub struct Row {
     pub stages: Vec<(String, String)>,
     /// Predicted seconds of a step.
     pub step_s: f64,
-    /// Bytes of the fullest rank, where they were computed.
-    pub bytes: Option<usize>,
+    /// Bytes of the fullest rank.
+    pub bytes: u64,
+    /// Whether they fit a device.
+    pub fits: bool,
+    /// A mesh axis that shards nothing, so that its ranks all compute the same.
+    pub idle: Option<String>,
+    /// Whether no other candidate is both faster and smaller.
+    pub pareto: bool,
+    /// The flags with which other commands run this candidate, beside its plan.
+    pub flags: String,
 }
 
 /// A search over layouts.
@@ -63,7 +77,7 @@ pub struct Search {
     pub mesh: String,
     /// Variables of the problem.
     pub variables: usize,
-    /// The cost of the layouts found, in seconds.
+    /// The cost of the layouts found, in seconds, or by Alpa's formula.
     pub cost_s: f64,
     /// No layouts cost less.
     pub bound_s: f64,
@@ -80,25 +94,38 @@ impl Event for Found {
 /// # Errors
 /// What the search and the passes refuse; E043 if the plan cannot be written.
 pub fn plan(args: &PlanArgs, session: &Session, output: &mut Output) -> Result<()> {
-    let model = session.model()?;
-    let tried: Vec<Mesh> = match args.devices {
-        Some(devices) => meshes(devices as usize, MOST_STAGES, session.config().train.batch),
+    if let Some(path) = &args.out {
+        check_new(path, "the plan", "--out")?;
+    }
+    // A cluster that was named says how many devices there are, unless a mesh does.
+    let levels = &session.config().cluster.levels;
+    let of_cluster = args.flags.cluster.as_ref().and(levels.last()).and_then(|level| level.ranks);
+    let devices = args.devices.map(|devices| devices as usize);
+    let devices = devices.or(of_cluster.filter(|_| args.flags.mesh.is_none()));
+    let tried: Vec<Mesh> = match devices {
+        Some(devices) => meshes(devices, MOST_STAGES, session.config().train.batch),
         None => vec![session.mesh().clone()],
     };
-    let freedom = Freedom { microbatches: args.devices.is_some(), explain: args.why };
-    let found = output.during("searching plans", || session.auto_plan_over(&model, &tried, freedom))?;
+    let alpa = args.cost == CostModel::Alpa;
+    let freedom = Freedom { microbatches: devices.is_some(), explain: args.why, alpa };
+    let found = output.during("searching plans", || session.auto_plan_over(None, &tried, freedom))?;
     if let Some(path) = &args.out {
-        let Candidate { mesh, microbatches, plan, .. } = &found.best;
-        let text = format!("mesh = \"{mesh}\"\nmicrobatches = {microbatches}\n\n{}", plan.to_toml());
+        let text = format!("{}\n{}", found.best.made_for(), found.best.plan.to_toml());
         write_new(path, "the plan", "--out", |file| file.write_all(text.as_bytes()))?;
     }
-    answer(&Found::of(session, &found), Found::text, output);
+    answer(&Found::of(session, &found, args.cost), |found| found.text(args.pareto), output);
     Ok(())
 }
 
 impl Found {
-    fn of(session: &Session, found: &AutoPlan) -> Found {
+    fn of(session: &Session, found: &AutoPlan, formula: CostModel) -> Found {
+        let pareto = found.pareto();
+        let limit = session.config().cluster.device.memory_bytes;
         let row = |candidate: &Candidate| Row {
+            fits: candidate.bytes <= limit,
+            idle: candidate.idle.clone(),
+            pareto: pareto.iter().any(|other| std::ptr::eq(*other, candidate)),
+            flags: candidate.flags(),
             mesh: candidate.mesh.to_string(),
             source: candidate.source.to_string(),
             microbatches: candidate.microbatches,
@@ -117,15 +144,21 @@ impl Found {
                 .map(|(line, cost)| (line.clone(), Some(*cost).filter(|c| c.is_finite())))
                 .collect(),
         };
+        let mut refused: Vec<(String, Vec<String>)> = Vec::new();
+        for (mesh, source, why) in &found.refused {
+            let at = format!("{mesh}, {source}");
+            match refused.iter_mut().find(|(known, _)| known == why) {
+                Some((_, places)) if places.contains(&at) => {}
+                Some((_, places)) => places.push(at),
+                None => refused.push((why.clone(), vec![at])),
+            }
+        }
         Found {
             cluster: session.config().cluster.name.clone(),
+            formula,
             candidates: [&found.best].into_iter().chain(&found.others).map(row).collect(),
             searches: found.searched.iter().map(search).collect(),
-            refused: found
-                .refused
-                .iter()
-                .map(|(mesh, source, why)| format!("{mesh}, {source}: {why}"))
-                .collect(),
+            refused,
             tracing_s: found.time.tracing.as_secs_f64(),
             enumerating_s: found.time.enumerating.as_secs_f64(),
             solving_s: found.time.solving.as_secs_f64(),
@@ -134,7 +167,7 @@ impl Found {
         }
     }
 
-    fn text(&self) -> String {
+    fn text(&self, pareto: bool) -> String {
         let best = &self.candidates[0];
         let mut text = format!(
             "mesh {} with {} microbatch{}: a step takes {} on cluster {} (predicted), {} on the fullest rank\n\n",
@@ -143,10 +176,25 @@ impl Found {
             if best.microbatches == 1 { "" } else { "es" },
             seconds(best.step_s),
             self.cluster,
-            best.bytes.map_or("?".to_string(), |count| bytes(count as u64)),
+            bytes(best.bytes),
         );
-        let rows: Vec<Vec<String>> = self.candidates.iter().map(|row| row.cells(best)).collect();
-        text += &table(&["mesh", "plan", "microbatches", "stages", "step", "to the best"], &rows);
+        let head = ["mesh", "plan", "microbatches", "stages", "step", "memory", "to the best"];
+        let cells = |rows: &[&Row]| rows.iter().map(|row| row.cells(best)).collect::<Vec<_>>();
+        let all: Vec<&Row> = self.candidates.iter().collect();
+        text += &table(&head, &cells(&all[..all.len().min(MOST_ROWS)]));
+        if all.len() > MOST_ROWS {
+            let _ = writeln!(text, "and {} slower ones (--json lists them)", all.len() - MOST_ROWS);
+        }
+        if pareto {
+            let mut front: Vec<&Row> = all.iter().copied().filter(|row| row.pareto).collect();
+            front.sort_by(|a, b| a.step_s.total_cmp(&b.step_s));
+            text += "\ntime against memory: no candidate is both faster and smaller than one of these\n";
+            text += &table(&head, &cells(&front));
+        }
+        let price = |cost: f64| match self.formula {
+            CostModel::Cluster => seconds(cost),
+            CostModel::Alpa => format!("{cost:.2} by Alpa's formula"),
+        };
         for search in &self.searches {
             let gap =
                 100.0 * (search.cost_s - search.bound_s).max(0.0) / search.cost_s.max(f64::MIN_POSITIVE);
@@ -155,17 +203,19 @@ impl Found {
                 "\nsearch on {}: {} choices cost {}, at most {gap:.2} % above the best",
                 search.mesh,
                 search.variables,
-                seconds(search.cost_s)
+                price(search.cost_s)
             );
             for (line, cost) in &search.without {
                 let _ = match cost {
-                    Some(cost) => write!(text, "\n  without {line}: {} more", seconds(cost - search.cost_s)),
+                    Some(cost) => write!(text, "\n  without {line}: {} more", price(cost - search.cost_s)),
                     None => write!(text, "\n  without {line}: no layouts"),
                 };
             }
         }
-        for refused in &self.refused {
-            let _ = write!(text, "\nrefused: {refused}");
+        for (why, places) in &self.refused {
+            let more =
+                if places.len() > 3 { format!(" and {} more", places.len() - 3) } else { String::new() };
+            let _ = write!(text, "\nrefused: {why} ({}{more})", places[..places.len().min(3)].join("; "));
         }
         let _ = write!(
             text,
@@ -191,22 +241,23 @@ impl Row {
             (_, true) => first.clone(),
             _ => format!("{first}-{last}"),
         };
+        let stages = match &self.stages[..] {
+            few if few.len() <= MOST_NAMED => few.iter().map(stage).collect::<Vec<_>>().join(" | "),
+            many => format!("{} stages", many.len()),
+        };
+        let against = match (&self.idle, self.fits) {
+            (_, false) => "too large".to_string(),
+            (Some(axis), _) => format!("{axis} shares no work"),
+            _ => format!("{:.2} x", self.step_s / best.step_s.max(f64::MIN_POSITIVE)),
+        };
         vec![
             self.mesh.clone(),
             self.source.clone(),
             self.microbatches.to_string(),
-            self.stages.iter().map(stage).collect::<Vec<_>>().join(" | "),
+            stages,
             seconds(self.step_s),
-            format!("{:.2} x", self.step_s / best.step_s.max(f64::MIN_POSITIVE)),
+            bytes(self.bytes),
+            against,
         ]
-    }
-}
-
-/// A time with three digits.
-fn seconds(value: f64) -> String {
-    match value.abs() {
-        v if v >= 1.0 => format!("{value:.2} s"),
-        v if v >= 1e-3 => format!("{:.2} ms", value * 1e3),
-        _ => format!("{:.2} us", value * 1e6),
     }
 }

@@ -1,11 +1,10 @@
 //! `partita profile`: where the time of a step goes.
 
 use crate::cli::ProfileArgs;
-use crate::commands::simulate::seconds;
 use crate::files::{check_new, write_new};
 use crate::output::Output;
 use crate::output::events::Event;
-use crate::output::format::{short, table};
+use crate::output::format::{seconds, short, table};
 use crate::run::answer;
 use partita::profile::{self, By, Recording, Row, Sort, Totals, Waits};
 use partita::session::{Execution, Session};

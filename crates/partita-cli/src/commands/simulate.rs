@@ -1,16 +1,17 @@
 //! `partita simulate`: the predicted time and memory of a step, from the programs that would run.
 
 use crate::cli::SimulateArgs;
-use crate::commands::folded::folded;
-use crate::files::write_new;
+use crate::commands::folded::answer_folded;
+use crate::files::{check_new, write_new};
 use crate::output::Output;
 use crate::output::events::Event;
-use crate::output::format::{bytes, table};
+use crate::output::format::{bytes, seconds, table};
 use crate::run::answer;
+use partita::price::Price;
 use partita::session::Session;
-use partita_base::{Diagnostic, Result};
+use partita_base::Result;
 use partita_mesh::rank_list;
-use partita_simulate::{ClassRun, MemoryKind, Simulation, simulate as run};
+use partita_simulate::{ClassRun, MemoryKind, Simulation};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -59,29 +60,25 @@ impl Event for Predicted {
 /// # Errors
 /// What building and lowering refuse; E043 if the trace cannot be written.
 pub fn simulate(args: &SimulateArgs, session: &Session, output: &mut Output) -> Result<()> {
-    if args.trace.is_none() && is_large(session) {
-        return folded(session, output);
+    if let Some(path) = &args.trace {
+        check_new(path, "the trace", "--trace")?;
     }
-    let (set, simulation) = output.during("simulating the step", || {
-        let set = session.lower(&session.build()?)?;
-        let simulation = run(&set, &session.config().cluster)?;
-        Ok::<_, Box<Diagnostic>>((set, simulation))
+    let price = output.during("simulating the step", || match args.trace {
+        Some(_) => session.price_of(&session.build()?),
+        None => session.price(),
     })?;
+    let (set, simulation) = match price {
+        Price::Whole(whole) => *whole,
+        Price::Folded(folded) => {
+            answer_folded(session, &folded.1, output);
+            return Ok(());
+        }
+    };
     if let Some(path) = &args.trace {
         write_new(path, "the trace", "--trace", |file| simulation.trace(&set).chrome(file))?;
     }
     answer(&Predicted::of(session, &simulation), Predicted::text, output);
     Ok(())
-}
-
-/// Layers times microbatches, and ranks, beyond which a step is folded to its repeated layer.
-const MOST_LAYERS: usize = 64;
-const MOST_RANKS: usize = 64;
-
-/// Whether a step is folded: its programs would be large, and a layer like any other.
-fn is_large(session: &Session) -> bool {
-    let Some([layers, ..]) = session.config().model.stream() else { return false };
-    layers * session.config().train.microbatches > MOST_LAYERS || session.mesh().rank_count() > MOST_RANKS
 }
 
 impl Predicted {
@@ -147,14 +144,5 @@ impl Predicted {
             );
         }
         text
-    }
-}
-
-/// `1.25 ms`.
-pub(crate) fn seconds(seconds: f64) -> String {
-    match seconds {
-        s if s >= 1.0 => format!("{s:.2} s"),
-        s if s >= 1e-3 => format!("{:.2} ms", s * 1e3),
-        s => format!("{:.1} us", s * 1e6),
     }
 }

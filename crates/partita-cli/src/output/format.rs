@@ -22,6 +22,15 @@ pub fn number(value: f64) -> String {
     }
 }
 
+/// A predicted time: `1.25 s`, `1.25 ms` or `1.3 us`.
+pub fn seconds(seconds: f64) -> String {
+    match seconds.abs() {
+        s if s >= 1.0 => format!("{seconds:.2} s"),
+        s if s >= 1e-3 => format!("{:.2} ms", seconds * 1e3),
+        _ => format!("{:.1} us", seconds * 1e6),
+    }
+}
+
 /// Seconds as `12.3 s`, `4 min 05 s` or `2 h 07 min`.
 pub fn duration(seconds: f64) -> String {
     let whole = seconds.round() as u64;

@@ -79,8 +79,11 @@ pub(super) fn apply_override(table: &mut Table, item: &str) -> Result<()> {
 }
 
 /// What a plan file may say it was made for: the key there, and that of the config.
-const MADE_FOR: [(&str, &str, &str); 2] =
-    [("mesh", "mesh", "shape"), ("microbatches", "train", "microbatches")];
+const MADE_FOR: [(&str, &str, &str); 3] = [
+    ("mesh", "mesh", "shape"),
+    ("microbatches", "train", "microbatches"),
+    ("sequence_parallel", "plan", "sequence_parallel"),
+];
 
 /// Takes mesh and microbatches from the plan file that the config names, if it has them. Overrides win. The notes say what
 /// was taken, and what was not. A file that cannot be read is reported where the plan is needed.

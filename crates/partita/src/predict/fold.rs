@@ -22,6 +22,15 @@ pub fn states(optimizer: &Optimizer) -> usize {
 /// # Errors
 /// E511 for another axis, a model without repeated layers, or a batch that does not divide; what building the plan says.
 pub fn job(session: &Session) -> Result<Job> {
+    job_of(session, given_plan(session)?)
+}
+
+/// The job of a session under a plan; none is the ready plan. Lines of storage and of stages are what the job says itself,
+/// all others apply to the layer.
+///
+/// # Errors
+/// As [`job`].
+pub fn job_of(session: &Session, plan: Option<Plan>) -> Result<Job> {
     let (config, mesh) = (session.config(), session.mesh());
     let refused = |expected: &str, found: String| {
         Err(Diagnostic::new("E511", "the step cannot be folded to one layer").expected(expected).found(found))
@@ -46,7 +55,6 @@ pub fn job(session: &Session) -> Result<Job> {
             ),
         );
     }
-    let plan = given_plan(session)?;
     let storage = |entry: &Entry| match &entry.primitive {
         Primitive::Style(style) if style.is_storage() => Some(style.kind),
         _ => None,
@@ -71,7 +79,6 @@ pub fn job(session: &Session) -> Result<Job> {
             format!("{layers} layers on {} stages", pp * chunks),
         );
     }
-    // Lines about data parallel storage and stages are what this job states itself.
     let within = |entry: &Entry| {
         let splits = matches!(&entry.primitive, Primitive::PipelineSplit { .. });
         storage(entry).is_none() && !splits

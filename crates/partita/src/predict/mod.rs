@@ -5,6 +5,7 @@
 //! their software, [`estimate`] asks how many devices a model needs.
 
 pub mod block;
+mod bytes;
 pub mod csv;
 pub mod estimate;
 pub mod fit;
@@ -38,6 +39,25 @@ impl Blocks {
         let block = Arc::new(Block::compile(spec)?);
         self.known.insert(key, block.clone());
         Ok(block)
+    }
+
+    /// Compiles the blocks of these specifications on all cores. One that cannot be compiled says why when it is asked for.
+    pub fn prepare(&mut self, specs: &[&BlockSpec]) {
+        let mut missing: BTreeMap<String, &BlockSpec> =
+            specs.iter().map(|spec| (spec.key(), *spec)).collect();
+        missing.retain(|key, _| !self.known.contains_key(key));
+        let missing: Vec<(String, &BlockSpec)> = missing.into_iter().collect();
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        let part = |core: usize| {
+            let own = missing.iter().skip(core).step_by(cores);
+            own.filter_map(|(key, spec)| Some((key.clone(), Block::compile(spec).ok()?))).collect::<Vec<_>>()
+        };
+        let part = &part;
+        let compiled = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..cores).map(|core| scope.spawn(move || part(core))).collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect::<Vec<_>>()
+        });
+        self.known.extend(compiled.into_iter().map(|(key, block)| (key, Arc::new(block))));
     }
 
     /// The forecast of a job.

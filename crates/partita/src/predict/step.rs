@@ -11,6 +11,7 @@
 //! numbered with `tp` minor, then `sp`, `dp` and `pp`, so that the collectives of a layer stay within a node.
 
 use super::block::{Block, BlockSpec, Item, Place, Recompute, Traced, Work};
+use super::bytes::bytes_of_slices;
 use partita_base::{DType, Result};
 use partita_cost::{Cluster, Collective as Cost};
 use partita_ir::Phase;
@@ -301,6 +302,20 @@ pub fn layers_of_stages(layers: usize, stages: usize) -> Vec<usize> {
 /// Tasks beyond which the closed form is used, not the clock.
 const MOST_TASKS: usize = 60_000;
 
+/// The seconds of a block on a cluster, which jobs of the same layer share.
+#[derive(Clone, Debug)]
+pub struct BlockSeconds {
+    pieces: Pieces,
+}
+
+impl BlockSeconds {
+    /// Prices a block for the kernels of a job.
+    pub fn of(job: &Job, block: &Block, cluster: &Cluster) -> BlockSeconds {
+        let rates = Rates { matmul: job.matmul_rate, attention: job.attention };
+        BlockSeconds { pieces: Pieces::of(block, cluster, rates, job.cp) }
+    }
+}
+
 /// A job with the seconds of its pieces on a cluster, before constants of software.
 #[derive(Clone, Debug)]
 pub struct Priced {
@@ -327,8 +342,17 @@ pub struct StepSeconds {
 impl Priced {
     /// Prices the pieces of a job.
     pub fn of(job: &Job, block: &Block, cluster: &Cluster) -> Priced {
-        let pieces =
-            Pieces::of(block, cluster, Rates { matmul: job.matmul_rate, attention: job.attention }, job.cp);
+        Priced::unfolded(job, block, cluster, &BlockSeconds::of(job, block, cluster))
+    }
+
+    /// As [`Priced::of`], from the seconds of the block.
+    fn unfolded(
+        job: &Job,
+        block: &Block,
+        cluster: &Cluster,
+        BlockSeconds { pieces }: &BlockSeconds,
+    ) -> Priced {
+        let pieces = pieces.clone();
         let sharded = if job.zero == 0 { 1.0 } else { job.shard_group as f64 };
         let layers_per_slice = (job.layers as f64 / job.pp as f64).ceil();
         // The programs keep what they keep; a run with a master copy or another gradient moves more.
@@ -399,7 +423,21 @@ impl Priced {
 /// # Errors
 /// E463 for a timetable of other numbers than the job's.
 pub fn forecast(job: &Job, block: &Block, cluster: &Cluster, software: &Software) -> Result<Forecast> {
-    let seconds = Priced::of(job, block, cluster).seconds(job, software)?;
+    forecast_from(job, block, cluster, software, &BlockSeconds::of(job, block, cluster))
+}
+
+/// As [`forecast`], from the seconds of the block on this cluster.
+///
+/// # Errors
+/// As [`forecast`].
+pub fn forecast_from(
+    job: &Job,
+    block: &Block,
+    cluster: &Cluster,
+    software: &Software,
+    of_block: &BlockSeconds,
+) -> Result<Forecast> {
+    let seconds = Priced::unfolded(job, block, cluster, of_block).seconds(job, software)?;
     let counts = layers_of_stages(job.layers, job.pp * job.chunks);
     let stages = bytes_of_slices(job, block, &counts, &seconds.in_flight);
     Ok(Forecast { seconds, flops: model_flops(job, block), parameters: whole_parameters(job, block), stages })
@@ -523,49 +561,6 @@ impl Exchanges {
         let keys = seconds(Cost::AllGather, 2.0 * kept * job.kv_features as f64 / split_tokens, &ring);
         Exchanges { keys: [keys, 2.0 * keys], of_layer: passes, of_ends: ends, step_s, send_s }
     }
-}
-
-/// Bytes of each slice of the pipeline.
-fn bytes_of_slices(job: &Job, block: &Block, counts: &[usize], in_flight: &[f64]) -> Vec<Bytes> {
-    let of_layer = block.layer(|traced| traced.parameters[Place::Layers as usize]);
-    let (one, stages) = (&block.one, counts.len());
-    let at = |figures: &[f64; 3], place: Place| figures[place as usize];
-    let saved_layer = block.layer(|traced| traced.saved.iter().sum());
-    let saved_last = (at(&one.saved, Place::Last) + at(&one.saved, Place::Layers) - saved_layer).max(0.0);
-    let over = |from: u8| if job.zero >= from { job.shard_group as f64 } else { 1.0 };
-    let is_tied = at(&one.parameters, Place::Last) < at(&one.parameters, Place::First) / 2.0;
-    let of_slice = |slice: usize| {
-        let own = (0..stages).filter(|stage| stage % job.pp == slice);
-        let (mut elements, mut saved, mut transient) = (0.0, 0.0, at(&one.transient, Place::Layers));
-        for stage in own {
-            elements += of_layer * counts[stage] as f64;
-            saved += saved_layer * counts[stage] as f64 * in_flight[stage];
-            if stage == 0 {
-                elements += at(&one.parameters, Place::First);
-                saved += at(&one.saved, Place::First) * in_flight[stage];
-            }
-            if stage + 1 == stages {
-                elements += at(&one.parameters, Place::Last);
-                if is_tied && stages > 1 {
-                    elements += at(&one.parameters, Place::First);
-                }
-                saved += saved_last;
-                transient = transient.max(at(&one.transient, Place::Last));
-            }
-        }
-        // Two layers are gathered at a time.
-        let gathered = if job.zero == 3 { 2.0 * of_layer * job.bytes.gathered } else { 0.0 };
-        let message = if job.pp > 1 { 2.0 * block.stream_bytes } else { 0.0 };
-        let tokens = job.cp as f64;
-        Bytes {
-            parameters: elements * job.bytes.parameter / over(3),
-            gradients: elements * job.bytes.gradient / over(2),
-            optimizer_state: elements * job.bytes.state / over(1),
-            activations: (saved + transient) / tokens,
-            communication: gathered + message,
-        }
-    };
-    (0..job.pp).map(of_slice).collect()
 }
 
 /// The bytes of the library's own steps: parameters and gradients in the type of the model, states in single precision.

@@ -38,6 +38,22 @@ impl Session {
         Ok(plan)
     }
 
+    /// Lines that a search keeps: those of the config's file, or else of its section `[plan]`.
+    ///
+    /// # Errors
+    /// E005 for a file that cannot be read, and what parsing says.
+    pub(crate) fn pins(&self) -> Result<Plan> {
+        match self.given_plan()? {
+            Given::Search => self.section(),
+            Given::Whole(plan) | Given::Lines(plan) => Ok(plan),
+        }
+    }
+
+    /// The lines of the section `[plan]`.
+    fn section(&self) -> Result<Plan> {
+        Plan::from_value(&toml::Value::Table(self.config.plan.styles.clone()), "[plan]")
+    }
+
     /// What the config says about the plan.
     pub(super) fn given_plan(&self) -> Result<Given> {
         let config = &self.config.plan;
@@ -51,7 +67,7 @@ impl Session {
                 Plan::parse(&text, &path.display().to_string())?
             }
             None if config.styles.is_empty() => return Ok(Given::Lines(Plan::default())),
-            None => Plan::from_value(&toml::Value::Table(config.styles.clone()), "[plan]")?,
+            None => self.section()?,
         };
         match plan.entries.is_empty() || plan.entries.iter().any(sets_layouts) {
             true => Ok(Given::Whole(plan)),

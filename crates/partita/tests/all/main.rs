@@ -21,6 +21,7 @@ mod predict;
 mod recorded;
 mod refusals;
 mod remat;
+mod search;
 mod staged;
 mod storage;
 mod threads;

@@ -113,6 +113,38 @@ fn no_division_is_faster() {
     }
 }
 
+/// The table of Alpa's test of its two dynamic programs: 4 or 8 layers, 1 or 4 nodes of 1 or 4 devices, 1, 16 or 512
+/// microbatches, with costs from two seeds.
+#[test]
+fn the_instances_of_alpas_test_have_their_optimum() {
+    let mut instances = 0;
+    for (layers, nodes, of_node) in
+        [(4, 1, 1), (4, 1, 4), (4, 4, 1), (4, 4, 4), (8, 1, 1), (8, 1, 4), (8, 4, 1), (8, 4, 4)]
+    {
+        let sizes: Vec<usize> =
+            submeshes(nodes, of_node, Submeshes::All).unwrap().into_iter().map(|(n, d)| n * d).collect();
+        for (microbatches, seed) in [(1, 0), (1, 1), (16, 0), (16, 1), (512, 0), (512, 1)] {
+            let mut state = seed + 2 * layers as u64 + 32 * nodes as u64 + 256 * of_node as u64;
+            let seconds: Vec<Vec<Vec<f64>>> = (0..layers)
+                .map(|_| (0..layers).map(|_| sizes.iter().map(|_| draw(&mut state)).collect()).collect())
+                .collect();
+            let successors = vec![vec![vec![4096; sizes.len()]; layers]; layers];
+            let table = StageTable::of_costs(sizes.clone(), seconds, successors);
+            let all = divisions(&table, 0, nodes * of_node);
+            let least = all.iter().map(|d| table.step_s(d, microbatches)).min_by(f64::total_cmp).unwrap();
+            let found = stages(&table, nodes * of_node, microbatches);
+            let seconds = found.first().map(|found| found.seconds);
+            let what = format!("{layers} layers, {nodes} x {of_node} devices, {microbatches} microbatches");
+            assert!(
+                seconds.is_some_and(|seconds| (seconds - least).abs() < 1e-9 * least),
+                "{what}: {seconds:?} {least}"
+            );
+            instances += 1;
+        }
+    }
+    assert_eq!(instances, 48);
+}
+
 #[test]
 fn slices_are_parts_of_a_node_or_whole_nodes() {
     let of = |nodes, devices, kinds| submeshes(nodes, devices, kinds).unwrap();

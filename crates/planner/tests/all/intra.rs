@@ -82,6 +82,27 @@ fn alpas_objective_on_two_axes() {
     }
 }
 
+/// Objectives and all_reduces that Alpa's tests of compiled programs assert, with Adam; its penalty for parameters that stay
+/// whole is less than the permitted 1 %.
+#[test]
+fn alpas_objectives_of_compiled_programs() {
+    let options = StepOptions { grad_norm: false, ..StepOptions::new(Optimizer::adam()) };
+    for (batch, width, sizes, beta, objective, count) in [
+        (256, 32, [4, 1], [1.0, 1.0], 38139.1, 12),
+        (256, 32, [1, 4], [1.0, 1.0], 38139.1, 12),
+        (32, 256, [4, 1], [1.0, 1.0], 245765.05, 5),
+        (32, 256, [1, 4], [1.0, 1.0], 245765.05, 5),
+        (256, 32, [2, 2], [1.0, 0.1], 21265.2, 17),
+    ] {
+        let step = train_step(&mlp(batch, width, 6, true).forward, &options).unwrap();
+        let found = alpa(&step, sizes, beta);
+        let cost = found.solution.cost;
+        let what = format!("batch {batch}, width {width}, mesh {sizes:?}: {cost}");
+        assert!((cost - objective).abs() <= 1e-2 * objective, "{what} instead of {objective}");
+        assert_eq!(reductions(&step, &found), count, "{what}");
+    }
+}
+
 /// A value that must be whole on every rank.
 fn whole(b: &mut GraphBuilder, value: ValueId) {
     let rank = b.ty(value).rank();

@@ -1,0 +1,314 @@
+//! Plans that are found by search.
+//!
+//! Candidates are made on each mesh: plans that a search over layouts finds, and ready ones. What would run is then priced
+//! as `partita simulate` prices it ([`crate::price`]), and the fastest candidate that fits the memory of a device wins.
+//! `trial` searches the step of a small model whole, `folded` the repeated layer of a large one.
+
+mod folded;
+mod trial;
+
+use crate::session::Session;
+use partita_base::{Diagnostic, Result};
+use partita_cost::{Cluster, Collective};
+use partita_mesh::Mesh;
+use partita_nn::Model;
+use partita_planner::intra::Prices;
+use partita_schedule::{PIPELINE_AXIS, Plan, batch_shards};
+use std::time::Duration;
+use trial::Trial;
+
+/// Axes that shard data by themselves; the search chooses over all others.
+const DATA_AXES: [&str; 3] = ["dp", "fsdp", "sp"];
+
+/// A plan that was tried on a mesh.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// The mesh.
+    pub mesh: Mesh,
+    /// Where the plan comes from: the planner, or a ready plan.
+    pub source: &'static str,
+    /// The plan.
+    pub plan: Plan,
+    /// The microbatches of a step.
+    pub microbatches: usize,
+    /// Whether the residual stream is sharded along the sequence, `--sequence-parallel`.
+    pub sequence_parallel: bool,
+    /// Predicted seconds of a step.
+    pub step_s: f64,
+    /// Bytes of the fullest rank.
+    pub bytes: u64,
+    /// A mesh axis that shards nothing: its ranks all compute the same.
+    pub idle: Option<String>,
+    /// The modules of each stage, by the first and the last.
+    pub stages: Vec<(String, String)>,
+}
+
+impl Candidate {
+    /// The flags with which other commands run this candidate, beside its plan.
+    pub fn flags(&self) -> String {
+        let sequence = if self.sequence_parallel { " --sequence-parallel" } else { "" };
+        format!("--mesh {} --microbatches {}{sequence}", self.mesh, self.microbatches)
+    }
+
+    /// The keys of a plan file that say the same: a run with this file needs no flags.
+    pub fn made_for(&self) -> String {
+        let sequence = if self.sequence_parallel { "sequence_parallel = true\n" } else { "" };
+        format!("mesh = \"{}\"\nmicrobatches = {}\n{sequence}", self.mesh, self.microbatches)
+    }
+
+    /// The order of candidates: those that fit, then those without idle axes, then the fastest. Of equals, the one with
+    /// most data parallel ranks.
+    fn rank(&self, limit: u64) -> (bool, bool, f64, [usize; 3]) {
+        let size = |name: &str| self.mesh.axis_named(name).map_or(1, |axis| axis.size);
+        (self.bytes > limit, self.idle.is_some(), self.step_s, ["tp", "pp", "fsdp"].map(size))
+    }
+}
+
+/// What a search over layouts on one mesh found.
+#[derive(Clone, Debug)]
+pub struct Searched {
+    /// The mesh of a stage.
+    pub mesh: Mesh,
+    /// Variables of the problem.
+    pub variables: usize,
+    /// The cost of the layouts found, in seconds of all work and communication one after another, or by Alpa's formula.
+    pub cost_s: f64,
+    /// No layouts cost less.
+    pub bound_s: f64,
+    /// For each line of the plan that shards a parameter: the line, and the cost of the best layouts without it.
+    pub without: Vec<(String, f64)>,
+}
+
+/// How long the parts of a search took.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SearchTime {
+    /// Writing the step.
+    pub tracing: Duration,
+    /// Listing and pricing the choices.
+    pub enumerating: Duration,
+    /// Solving.
+    pub solving: Duration,
+    /// Building and pricing the plans.
+    pub checking: Duration,
+}
+
+impl SearchTime {
+    fn add(&mut self, other: SearchTime) {
+        let SearchTime { tracing, enumerating, solving, checking } = other;
+        self.tracing += tracing;
+        self.enumerating += enumerating;
+        self.solving += solving;
+        self.checking += checking;
+    }
+}
+
+/// A plan found by search, with those that it was preferred to.
+#[derive(Clone, Debug)]
+pub struct AutoPlan {
+    /// The fastest candidate that fits.
+    pub best: Candidate,
+    /// The others, the fastest first; those that do not fit last.
+    pub others: Vec<Candidate>,
+    /// The searches.
+    pub searched: Vec<Searched>,
+    /// Candidates that were refused: mesh, source and reason.
+    pub refused: Vec<(Mesh, &'static str, String)>,
+    /// The time of the search.
+    pub time: SearchTime,
+}
+
+impl AutoPlan {
+    /// The candidates of which no other is both faster and smaller, the fastest first.
+    pub fn pareto(&self) -> Vec<&Candidate> {
+        let mut all: Vec<&Candidate> = [&self.best].into_iter().chain(&self.others).collect();
+        all.sort_by(|a, b| a.step_s.total_cmp(&b.step_s).then(a.bytes.cmp(&b.bytes)));
+        let mut least = u64::MAX;
+        all.retain(|candidate| {
+            let is_smaller = candidate.idle.is_none() && candidate.bytes < least;
+            least = if is_smaller { candidate.bytes } else { least };
+            is_smaller
+        });
+        all
+    }
+}
+
+/// What a search may vary and say beside the plan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Freedom {
+    /// Other numbers of microbatches than that of the config, if it is one.
+    pub microbatches: bool,
+    /// Prices each line of a plan against the best layouts without it.
+    pub explain: bool,
+    /// Searches layouts by Alpa's formula, in bytes over the slowest axis, instead of the seconds of the cluster. What the
+    /// candidates take is priced with the cluster in either case.
+    pub alpa: bool,
+}
+
+impl Freedom {
+    /// The prices of a search over layouts.
+    fn prices(self, cluster: &Cluster, mesh: &Mesh) -> Prices {
+        if !self.alpa {
+            return Prices::Cluster(cluster.clone());
+        }
+        let seconds = |axis: usize| {
+            let axes = [mesh.full_axis(axis)];
+            cluster.collective_s(Collective::AllGather, LARGE_BYTES, mesh, &axes)
+        };
+        let seconds: Vec<f64> = (0..mesh.axes.len()).map(seconds).collect();
+        let slowest = seconds.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+        let beta = seconds.iter().map(|seconds| seconds / slowest).collect();
+        Prices::Alpa { alpha: vec![1.0; mesh.axes.len()], beta }
+    }
+}
+
+/// The size of a message by which the bandwidths of axes are compared.
+const LARGE_BYTES: f64 = 268_435_456.0;
+
+/// The meshes of so many devices: every product of `pp`, `dp`, `fsdp` and `tp`, without axes of size 1, with at most `stages`
+/// stages and `rows` shards of the batch.
+pub fn meshes(devices: usize, stages: usize, rows: usize) -> Vec<Mesh> {
+    let divisors = |of: usize| (1..=of).filter(move |divisor| of.is_multiple_of(*divisor));
+    let mut found = Vec::new();
+    for pp in divisors(devices).filter(|&pp| pp <= stages.max(1)) {
+        for dp in divisors(devices / pp).filter(|&dp| dp <= rows) {
+            for fsdp in divisors(devices / pp / dp).filter(|&fsdp| dp * fsdp <= rows) {
+                let axes = [("pp", pp), ("dp", dp), ("fsdp", fsdp), ("tp", devices / pp / dp / fsdp)];
+                let axes: Vec<(&str, usize)> = axes.into_iter().filter(|(_, size)| *size > 1).collect();
+                found.push(Mesh::new("mesh", if axes.is_empty() { &[("dp", 1)] } else { &axes }));
+            }
+        }
+    }
+    found
+}
+
+/// What a search has found so far.
+#[derive(Debug, Default)]
+struct Tried {
+    found: Vec<Candidate>,
+    searched: Vec<Searched>,
+    refused: Vec<(Mesh, &'static str, String)>,
+    last_error: Option<Box<Diagnostic>>,
+    time: SearchTime,
+}
+
+impl Tried {
+    fn refuse(&mut self, mesh: &Mesh, source: &'static str, error: Box<Diagnostic>) {
+        self.refused.push((mesh.clone(), source, error.message.clone()));
+        self.last_error = Some(error);
+    }
+
+    /// The candidates in order. Of one mesh and source only the best counts.
+    fn ranked(self, session: &Session) -> Result<AutoPlan> {
+        let Tried { mut found, searched, refused, last_error, time } = self;
+        let cluster = &session.config().cluster;
+        let limit = cluster.device.memory_bytes;
+        found.sort_by(|a, b| {
+            let (a, b) = (a.rank(limit), b.rank(limit));
+            (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2)).then(a.3.cmp(&b.3))
+        });
+        let mut kept: Vec<Candidate> = Vec::new();
+        for candidate in found {
+            let same = |other: &Candidate| {
+                other.mesh == candidate.mesh
+                    && (other.source == candidate.source
+                        || other.microbatches == candidate.microbatches && other.plan == candidate.plan)
+            };
+            if !kept.iter().any(same) {
+                kept.push(candidate);
+            }
+        }
+        match kept.first() {
+            Some(best) if best.bytes <= limit => {
+                let best = kept.remove(0);
+                Ok(AutoPlan { best, others: kept, searched, refused, time })
+            }
+            None => Err(last_error.unwrap_or_else(|| Diagnostic::new("E523", "the mesh has no slices"))),
+            Some(_) => {
+                let least = kept.iter().map(|candidate| candidate.bytes).min().unwrap_or(0);
+                Err(Diagnostic::new("E520", "no plan fits the memory of a device")
+                    .at(format!("cluster `{}`", cluster.name))
+                    .expected(format!("at most {limit} bytes on a rank"))
+                    .found(format!("at least {least} bytes, {} too many", least.saturating_sub(limit)))
+                    .help("use more devices, more microbatches, or devices with more memory"))
+            }
+        }
+    }
+}
+
+impl Session {
+    /// The best plan for the mesh of the session: searched, or the ready plan where that is predicted to be faster. Lines of
+    /// the section `[plan]` hold.
+    ///
+    /// # Errors
+    /// As [`Session::auto_plan_over`].
+    pub fn auto_plan(&self, model: &Model, mesh: &Mesh) -> Result<AutoPlan> {
+        self.auto_plan_over(Some(model), std::slice::from_ref(mesh), Freedom::default())
+    }
+
+    /// The best plan over several meshes of as many ranks each. The model is that of the config unless another is given.
+    ///
+    /// # Errors
+    /// E520 if no plan fits the memory of a device; what refused the last candidate if none could be built.
+    pub fn auto_plan_over(
+        &self,
+        model: Option<&Model>,
+        meshes: &[Mesh],
+        freedom: Freedom,
+    ) -> Result<AutoPlan> {
+        let mut tried = Tried::default();
+        let on_first = meshes.first().map(|mesh| self.clone().with_mesh(mesh.clone()));
+        if on_first.is_some_and(|session| session.is_folded()) {
+            folded::search(self, meshes, freedom, &mut tried)?;
+            return tried.ranked(self);
+        }
+        let own;
+        let model = match model {
+            Some(model) => model,
+            None => {
+                own = self.model()?;
+                &own
+            }
+        };
+        let pins = self.pins()?;
+        for mesh in meshes {
+            for microbatches in self.microbatches_on(mesh, freedom) {
+                let session = self.clone().with_mesh(mesh.clone()).with_microbatches(microbatches);
+                Trial::new(session, model, &pins, freedom).run(&mut tried)?;
+            }
+        }
+        tried.ranked(self)
+    }
+
+    /// The numbers of microbatches to try on a mesh: that of the config, and with a pipeline of several slices also those
+    /// that keep it busy.
+    fn microbatches_on(&self, mesh: &Mesh, freedom: Freedom) -> Vec<usize> {
+        let (own, batch) = (self.config().train.microbatches, self.config().train.batch);
+        let slices = mesh.axis_named(PIPELINE_AXIS).map_or(1, |axis| axis.size);
+        if slices == 1 || own > 1 || !freedom.microbatches {
+            return vec![own];
+        }
+        let shards = batch_shards(mesh);
+        let layers = self.config().model.stream().map_or(0, |[layers, ..]| layers);
+        let suits = |count: &usize| {
+            batch.is_multiple_of(count * shards) && layers * count <= crate::price::MOST_LAYERS
+        };
+        let counts: Vec<usize> = [1, 2, 4].iter().map(|times| times * slices).filter(suits).collect();
+        if counts.is_empty() { vec![own] } else { counts }
+    }
+}
+
+/// Lines for what an axis `fsdp` shards, which no search over layouts chooses.
+fn storage(mesh: &Mesh) -> Result<Plan> {
+    let mut plan = Plan::default();
+    if mesh.axis_named("fsdp").is_some_and(|axis| axis.size > 1) {
+        plan.add("**", "fsdp", "planner")?;
+    }
+    Ok(plan)
+}
+
+/// A plan with more lines behind it.
+fn with(plan: &Plan, more: &Plan) -> Plan {
+    let is_new = |entry: &&partita_schedule::Entry| !plan.entries.contains(*entry);
+    let more = more.entries.iter().filter(is_new).cloned();
+    Plan { entries: plan.entries.iter().cloned().chain(more).collect() }
+}

@@ -1,0 +1,48 @@
+//! Memory of a step unfolded from one layer: parameters and what belongs to them, divided as ZeRO divides them, and the
+//! activations of the microbatches in flight.
+
+use super::block::{Block, Place};
+use super::step::{Bytes, Job};
+
+/// Bytes of each slice of the pipeline.
+pub(super) fn bytes_of_slices(job: &Job, block: &Block, counts: &[usize], in_flight: &[f64]) -> Vec<Bytes> {
+    let of_layer = block.layer(|traced| traced.parameters[Place::Layers as usize]);
+    let (one, stages) = (&block.one, counts.len());
+    let at = |figures: &[f64; 3], place: Place| figures[place as usize];
+    let saved_layer = block.layer(|traced| traced.saved.iter().sum());
+    let saved_last = (at(&one.saved, Place::Last) + at(&one.saved, Place::Layers) - saved_layer).max(0.0);
+    let over = |from: u8| if job.zero >= from { job.shard_group as f64 } else { 1.0 };
+    let is_tied = at(&one.parameters, Place::Last) < at(&one.parameters, Place::First) / 2.0;
+    let of_slice = |slice: usize| {
+        let own = (0..stages).filter(|stage| stage % job.pp == slice);
+        let (mut elements, mut saved, mut transient) = (0.0, 0.0, at(&one.transient, Place::Layers));
+        for stage in own {
+            elements += of_layer * counts[stage] as f64;
+            saved += saved_layer * counts[stage] as f64 * in_flight[stage];
+            if stage == 0 {
+                elements += at(&one.parameters, Place::First);
+                saved += at(&one.saved, Place::First) * in_flight[stage];
+            }
+            if stage + 1 == stages {
+                elements += at(&one.parameters, Place::Last);
+                if is_tied && stages > 1 {
+                    elements += at(&one.parameters, Place::First);
+                }
+                saved += saved_last;
+                transient = transient.max(at(&one.transient, Place::Last));
+            }
+        }
+        // Two layers are gathered at a time.
+        let gathered = if job.zero == 3 { 2.0 * of_layer * job.bytes.gathered } else { 0.0 };
+        let message = if job.pp > 1 { 2.0 * block.stream_bytes } else { 0.0 };
+        let tokens = job.cp as f64;
+        Bytes {
+            parameters: elements * job.bytes.parameter / over(3),
+            gradients: elements * job.bytes.gradient / over(2),
+            optimizer_state: elements * job.bytes.state / over(1),
+            activations: (saved + transient) / tokens,
+            communication: gathered + message,
+        }
+    };
+    (0..job.pp).map(of_slice).collect()
+}

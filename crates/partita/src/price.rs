@@ -1,0 +1,103 @@
+//! What a planned step costs: seconds and bytes, computed in one way wherever they are asked for.
+//!
+//! Programs of a small step run whole over a clock ([`partita_simulate`]). A large step is folded to its repeated layer
+//! ([`crate::predict`]). Which of the two depends on the model, the mesh and the microbatches, never on the plan, so that
+//! prices of plans can be compared.
+
+use crate::predict::Blocks;
+use crate::predict::fold::job_of;
+use crate::predict::step::{Forecast, Job, Software};
+use crate::session::{Part, Session, has_loss};
+use partita_base::Result;
+use partita_nn::Model;
+use partita_program::ProgramSet;
+use partita_schedule::{Built, Plan};
+use partita_simulate::{Simulation, simulate};
+
+/// Layers times microbatches beyond which a step is folded.
+pub(crate) const MOST_LAYERS: usize = 64;
+/// Ranks beyond which a step is folded.
+const MOST_RANKS: usize = 64;
+/// Layers times the square of their features beyond which a step is folded: a twelfth of the parameters of a transformer.
+const MOST_ELEMENTS: usize = 1 << 25;
+
+/// A priced step.
+#[derive(Debug)]
+pub enum Price {
+    /// The programs, and their step over a clock.
+    Whole(Box<(ProgramSet, Simulation)>),
+    /// The step as a job, and its forecast from one repeated layer.
+    Folded(Box<(Job, Forecast)>),
+}
+
+impl Price {
+    /// Seconds of a step.
+    pub fn step_s(&self) -> f64 {
+        match self {
+            Price::Whole(whole) => whole.1.step_s,
+            Price::Folded(folded) => folded.1.seconds.step_s,
+        }
+    }
+
+    /// Bytes of the fullest rank.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Price::Whole(whole) => {
+                whole.1.classes.iter().map(|class| class.memory.arena_bytes as u64).max().unwrap_or(0)
+            }
+            Price::Folded(folded) => folded.1.fullest().total() as u64,
+        }
+    }
+}
+
+impl Session {
+    /// Whether the step is folded to price it: its programs would be large, and a layer like any other.
+    pub fn is_folded(&self) -> bool {
+        let Some([layers, _, features]) = self.config().model.stream() else { return false };
+        layers * self.config().train.microbatches > MOST_LAYERS
+            || layers.saturating_mul(features).saturating_mul(features) > MOST_ELEMENTS
+            || self.mesh().rank_count() > MOST_RANKS
+    }
+
+    /// The price of the step under the plan of the config.
+    ///
+    /// # Errors
+    /// What building and lowering refuse; of a folded step E511, and E474 for a mesh that the cluster does not hold.
+    pub fn price(&self) -> Result<Price> {
+        if !self.is_folded() {
+            return self.price_of(&self.build()?);
+        }
+        self.price_folded(crate::predict::fold::job(self)?, &mut Blocks::default())
+    }
+
+    /// The price of a built step, whole.
+    ///
+    /// # Errors
+    /// What lowering refuses.
+    pub fn price_of(&self, built: &Built) -> Result<Price> {
+        let set = self.lower(built)?;
+        let simulation = simulate(&set, &self.config().cluster)?;
+        Ok(Price::Whole(Box::new((set, simulation))))
+    }
+
+    /// The price of a folded step; `blocks` keeps the layers that were compiled.
+    ///
+    /// # Errors
+    /// E474 for a mesh that the cluster does not hold; what compiling a layer refuses.
+    pub fn price_folded(&self, job: Job, blocks: &mut Blocks) -> Result<Price> {
+        let cluster = &self.config().cluster;
+        cluster.holds(self.mesh())?;
+        let forecast = blocks.forecast(&job, cluster, &Software::default())?;
+        Ok(Price::Folded(Box::new((job, forecast))))
+    }
+
+    /// The job of the folded step under a plan.
+    pub(crate) fn job_under(&self, plan: &Plan) -> Result<Job> {
+        job_of(self, Some(plan.clone()))
+    }
+
+    /// The step of a model under a plan as a run builds it; of a model without a loss, its outputs.
+    pub(crate) fn built_under(&self, model: &Model, plan: &Plan) -> Result<Built> {
+        self.build_part(model, plan, if has_loss(model) { Part::Step } else { Part::Outputs })
+    }
+}

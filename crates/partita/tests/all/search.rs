@@ -1,0 +1,168 @@
+//! What the search for plans says, against what a simulation of the plan it writes says.
+
+use partita::auto_plan::{AutoPlan, Candidate, Freedom, meshes};
+use partita::predict::Blocks;
+use partita::predict::block::Recompute;
+use partita::predict::fold::job_of;
+use partita::predict::rows::read;
+use partita::{Config, Session};
+use partita_mesh::Mesh;
+use partita_schedule::ReadyOptions;
+use std::path::Path;
+
+/// A small model of a kind on a mesh.
+fn session(model: &str, mesh: &str, more: &[&str]) -> Session {
+    let mut overrides: Vec<String> = match model {
+        "mlp" => vec!["model.dims=[16,32,32,16]".to_string()],
+        _ => {
+            ["dim=24", "layers=2", "heads=4", "sequence=8", "vocab=32"].map(|s| format!("model.{s}")).to_vec()
+        }
+    };
+    overrides.extend(["train.batch=8".to_string(), "cluster.name=a100-8".to_string()]);
+    overrides.push(format!("mesh.shape='{mesh}'"));
+    overrides.extend(more.iter().map(|item| item.to_string()));
+    Session::load(model, &overrides).unwrap_or_else(|error| panic!("{model} on {mesh}: {error}"))
+}
+
+fn candidates(found: &AutoPlan) -> Vec<&Candidate> {
+    [&found.best].into_iter().chain(&found.others).collect()
+}
+
+/// The price of the plan of a candidate, read from its file.
+fn simulated(model: &str, candidate: &Candidate, folder: &Path, more: &[&str]) -> (f64, u64) {
+    let file = folder.join("plan.toml");
+    std::fs::write(&file, candidate.plan.to_toml()).unwrap();
+    let file = format!("plan.file='{}'", file.display());
+    let microbatches = format!("train.microbatches={}", candidate.microbatches);
+    let more = [more, &[file.as_str(), microbatches.as_str()]].concat();
+    let session = session(model, &candidate.mesh.to_string(), &more);
+    let price = session.with_sequence_parallel(candidate.sequence_parallel).price().unwrap();
+    (price.step_s(), price.bytes())
+}
+
+#[test]
+fn a_candidate_costs_what_its_simulation_says() {
+    let folder = tempfile::tempdir().unwrap();
+    for model in ["mlp", "gpt", "llama", "bert"] {
+        for mesh in ["tp=2", "dp=2,tp=2", "fsdp=2", "pp=2"] {
+            let session = session(model, mesh, &[]);
+            let found = session.auto_plan(&session.model().unwrap(), session.mesh()).unwrap();
+            for candidate in candidates(&found) {
+                let (step_s, bytes) = simulated(model, candidate, folder.path(), &[]);
+                let what = format!("{model} on {mesh}: {}\n{}", candidate.source, candidate.plan.to_toml());
+                assert_eq!((candidate.step_s, candidate.bytes), (step_s, bytes), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_folded_candidate_costs_what_its_simulation_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let large = ["model.layers=66", "cluster.name=a100-80g:1x8", "train.batch=16"];
+    for model in ["gpt", "llama"] {
+        let session = session(model, "dp=1", &large);
+        let freedom = Freedom { microbatches: true, ..Freedom::default() };
+        let found = session.auto_plan_over(None, &meshes(8, 4, 16), freedom).unwrap();
+        assert!(candidates(&found).len() > 8);
+        for candidate in candidates(&found) {
+            let (step_s, bytes) = simulated(model, candidate, folder.path(), &large);
+            let what = format!("{model}: {}, {}", candidate.flags(), candidate.source);
+            assert_eq!((candidate.step_s, candidate.bytes), (step_s, bytes), "{what}");
+        }
+    }
+}
+
+#[test]
+fn every_product_of_the_axes_is_a_row_and_idle_ranks_never_win() {
+    let session = session("mlp", "dp=1", &["cluster.name=a100-80g:1x8"]);
+    let freedom = Freedom { microbatches: true, ..Freedom::default() };
+    for devices in [2, 3, 4, 6] {
+        let tried = meshes(devices, 3, 8);
+        let found = session.auto_plan_over(None, &tried, freedom).unwrap();
+        assert_eq!(found.best.idle, None, "{devices} devices");
+        for mesh in &tried {
+            let has_row = candidates(&found).iter().any(|candidate| candidate.mesh == *mesh);
+            let is_refused = found.refused.iter().any(|(refused, ..)| refused == mesh);
+            assert!(has_row || is_refused, "{mesh}");
+        }
+    }
+}
+
+#[test]
+fn given_lines_hold() {
+    let more = ["plan.\"layers.1\"=\"rowwise\""];
+    let session = session("mlp", "tp=2", &more);
+    let found = session.auto_plan(&session.model().unwrap(), session.mesh()).unwrap();
+    for candidate in candidates(&found) {
+        let lines = candidate.plan.to_toml();
+        assert!(lines.contains("rowwise"), "{lines}");
+    }
+}
+
+/// The plan found for the model and machine of each run of a table (`simulate --rows`), against the layout of that run under
+/// the same prices: `PARTITA_ROWS=runs.csv cargo test -- --ignored published`. Interleaved stages, which the search does not
+/// try, count as one stage for each slice.
+#[test]
+#[ignore = "reads a table of published runs, named by PARTITA_ROWS"]
+fn no_published_layout_is_predicted_to_be_faster() {
+    let file = std::env::var("PARTITA_ROWS").expect("PARTITA_ROWS names a table of runs");
+    let rows = read(&std::fs::read_to_string(&file).unwrap(), &file).unwrap();
+    let (mut compared, mut slower) = (0, Vec::new());
+    for row in &rows {
+        let Ok((job, cluster)) = &row.job else { continue };
+        if job.cp > 1 || job.pp * job.dp * job.block.tp > 4096 {
+            continue;
+        }
+        let mut config = Config::load("gpt2-124m", &[]).unwrap();
+        config.model = job.block.model.with_layers(job.layers).unwrap();
+        config.cluster = cluster.clone();
+        config.train.dtype = job.block.dtype;
+        config.train.batch = job.block.rows * job.dp * job.microbatches;
+        let session = Session::new(config).unwrap();
+        let replicas = job.dp / if job.zero == 3 { job.shard_group } else { 1 };
+        let axes = [("pp", job.pp), ("dp", replicas), ("fsdp", job.dp / replicas), ("tp", job.block.tp)];
+        let axes: Vec<(&str, usize)> = axes.into_iter().filter(|(_, size)| *size > 1).collect();
+        let mesh = Mesh::new("mesh", if axes.is_empty() { &[("dp", 1)] } else { &axes });
+        let options = ReadyOptions {
+            sequence_parallel: job.block.sequence_parallel,
+            vocab_parallel: job.block.vocab_parallel,
+            zero: job.zero.min(2),
+        };
+        let small = session.config().model.with_layers(1).unwrap();
+        let forward = small.build(1, job.block.dtype, true).unwrap().forward;
+        let mut plan = small.plan(&forward, &mesh, &options).unwrap();
+        if job.block.recompute == Recompute::Layers {
+            plan.add("layers.*", "checkpoint", "published").unwrap();
+        }
+        let published = session
+            .clone()
+            .with_mesh(mesh.clone())
+            .with_microbatches(job.microbatches)
+            .with_sequence_parallel(job.block.sequence_parallel);
+        if !session.clone().with_mesh(mesh.clone()).with_microbatches(1).is_folded() {
+            continue;
+        }
+        let Ok(own) = job_of(&published, Some(plan)) else { continue };
+        let Ok(price) = published.price_folded(own, &mut Blocks::default()) else { continue };
+        if price.bytes() > cluster.device.memory_bytes {
+            continue;
+        }
+        let freedom = Freedom { microbatches: true, ..Freedom::default() };
+        let tried = meshes(mesh.rank_count(), 128, session.config().train.batch);
+        let best = session.with_microbatches(1).auto_plan_over(None, &tried, freedom).unwrap().best;
+        compared += 1;
+        assert!(best.bytes <= cluster.device.memory_bytes);
+        if best.step_s > price.step_s() * (1.0 + 1e-9) {
+            slower.push(format!(
+                "{}: {} s with {}, published {mesh} {} s",
+                row.row,
+                best.step_s,
+                best.flags(),
+                price.step_s()
+            ));
+        }
+    }
+    println!("{compared} layouts compared");
+    assert!(compared > 0 && slower.is_empty(), "{}", slower.join("\n"));
+}
