@@ -1,8 +1,8 @@
 //! CPU kernels on strided views: elementwise functions and fused programs of them, copies, reductions,
-//! matmul, attention, norms, losses, row gathers and counter-based random bits.
+//! matmul, convolution, windows, sorts, attention, norms, losses, row gathers and counter-based random bits.
 //!
 //! Knows element types, views and arithmetic; not graphs, meshes or programs. A kernel runs on the calling
-//! thread. It allocates nothing, except a packing buffer at a thread's first matmul (876 KiB, or 1410 KiB
+//! thread. It allocates nothing, except a packing buffer at a thread's first matmul or convolution (876 KiB, or 1410 KiB
 //! with AMX) and executable pages when a compiled chain runs for the first time. For the same shapes and
 //! values it gives the same bits, whatever the strides and whatever machine code [`KernelOptions`] allow;
 //! only AMX gives other bits. Machine code is in the folder `native`. A kernel that needs scratch memory
@@ -17,6 +17,7 @@ mod binary;
 mod chain;
 mod compare;
 mod convert;
+mod convolution;
 mod copy;
 mod cross_entropy;
 mod element;
@@ -36,10 +37,12 @@ mod reduce;
 mod rows;
 mod scalar;
 mod softmax;
+mod sort;
 mod stream;
 mod tiles;
 mod unary;
 mod view;
+mod windows;
 mod workspace;
 
 pub use activation::{Activation, activation, activation_backward};
@@ -50,6 +53,9 @@ pub use attention::{
 pub use binary::{Binary, binary};
 pub use compare::{Direction, clamp, compare, select};
 pub use convert::{bitcast, convert};
+pub use convolution::{
+    Convolution, ConvolutionDims, ConvolutionWindow, convolution, convolution_workspace_bytes,
+};
 pub use copy::{copy, fill, iota};
 pub use cross_entropy::{cross_entropy, cross_entropy_backward};
 pub use element::{Bits, Bool, Element, Float, Number, Real};
@@ -69,7 +75,9 @@ pub use random::{mix, random_bits, random_bits_at, random_key, symmetric_draws};
 pub use reduce::{REDUCE_BLOCK_ROWS, Reduction, argmax, block_results_bytes, join_blocks, reduce};
 pub use scalar::Scalar;
 pub use softmax::{log_softmax, row_workspace_bytes, softmax, softmax_backward};
+pub use sort::{Comparator, SortStep, sort, sort_workspace_bytes, top_k, top_k_workspace_bytes};
 pub use stream::STREAM_BYTES;
 pub use tiles::TILE;
 pub use unary::{Unary, unary};
 pub use view::{MAX_RANK, View, ViewMut};
+pub use windows::{Window, reduce_window, select_and_scatter};

@@ -9,6 +9,7 @@ mod blocks;
 #[cfg(test)]
 mod blocks_tests;
 mod composites;
+mod convolution;
 mod cut;
 mod dot;
 mod elementwise;
@@ -19,8 +20,10 @@ mod outlined_tests;
 mod rank;
 mod reduce;
 mod shapes;
+mod sort;
 #[cfg(test)]
 mod tests;
+mod windows;
 
 use partita_base::DType;
 use partita_ir::composite::Origin;
@@ -379,7 +382,12 @@ fn op_kernel(op: &Op, share: Share, options: KernelOptions) -> Option<Kernel> {
     let out = || outputs[0].clone();
     match op {
         Op::DotGeneral(op) => dot::compile(op, options, &operands, None, out()),
+        Op::Convolution(op) => convolution::compile(op, options, operands, out()),
         Op::Reduce(op) => reduce::compile(options, op, operands, &outputs),
+        Op::ReduceWindow(op) => windows::reduce(options, op, operands, &outputs),
+        Op::SelectAndScatter(op) => windows::select_and_scatter(op, operands, out()),
+        Op::Sort(op) => sort::sort(op, operands, outputs),
+        Op::TopK(_) => Some(sort::top_k(operands, outputs)),
         Op::Gather(op) => indexing::gather(op, operands, out()),
         Op::Scatter(op) => indexing::scatter(options, op, operands, &outputs),
         Op::Concatenate(op) => Some(shapes::concatenate(op.dim, operands, out())),
@@ -417,6 +425,13 @@ impl Value {
                 shape[dim] = range.len();
                 Value::Number(*number, shape)
             }
+        }
+    }
+
+    fn dtype(&self) -> DType {
+        match self {
+            Value::Place(place) => place.dtype,
+            Value::Number(scalar, _) => scalar.dtype(),
         }
     }
 

@@ -1,6 +1,5 @@
 //! Reduction over sliding windows.
 
-use super::Pad;
 use super::checks::{one_per_dim, operand_count, same_dtype, shapes, sizes};
 use super::reduce::{Reducer, fold, refused};
 use crate::builder::identity;
@@ -176,25 +175,21 @@ impl Operation for ReduceWindow {
         // * window_dilation, with k counted down.
         let rank = ty.rank();
         let reach = |d: usize| ((self.window[d] - 1) * self.window_dilation[d]) as i64;
-        let low: Vec<i64> = (0..rank).map(|d| reach(d) - self.padding[d].0).collect();
-        let high: Vec<i64> = (0..rank)
-            .map(|d| {
-                let needed = dilated(ty.shape[d], self.base_dilation[d]) as i64 + reach(d);
-                needed - low[d] - dilated(result[d], self.strides[d]) as i64
-            })
-            .collect();
-        let interior: Vec<usize> = self.strides.iter().map(|stride| stride - 1).collect();
+        let padding = (0..rank).map(|d| {
+            let low = reach(d) - self.padding[d].0;
+            let needed = dilated(ty.shape[d], self.base_dilation[d]) as i64 + reach(d);
+            (low, needed - low - dilated(result[d], self.strides[d]) as i64)
+        });
         let zero = builder.constant(identity(Combiner::Sum, ty.dtype));
-        let padded = builder.push1(Pad { low, high, interior }, &[cotangent, zero])?;
         let transposed = ReduceWindow {
             window: self.window.clone(),
             strides: self.base_dilation.clone(),
-            base_dilation: vec![1; rank],
+            base_dilation: self.strides.clone(),
             window_dilation: self.window_dilation.clone(),
-            padding: vec![(0, 0); rank],
+            padding: padding.collect(),
             reducer: self.reducer.clone(),
         };
-        gradients[0] = Some(builder.push1(transposed, &[padded, zero])?);
+        gradients[0] = Some(builder.push1(transposed, &[cotangent, zero])?);
         Ok(gradients)
     }
 
@@ -280,6 +275,7 @@ fn parse_reduce_window(op: &mut OpParser) -> Result<Vec<ValueId>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::Pad;
     use crate::testing::{apply, check_gradient, check_rule, random};
 
     fn plain(window: &[usize], combiner: Combiner) -> ReduceWindow {

@@ -53,8 +53,8 @@ impl SelectAndScatter {
         self.window[dim] == 1 && self.strides[dim] == 1 && self.padding[dim] == (0, 0)
     }
 
-    /// The relation, if `select` is a single comparison of its arguments.
-    fn relation(&self) -> Option<Direction> {
+    /// The relation, if `select` is a single comparison of its arguments in their usual order.
+    pub fn relation(&self) -> Option<Direction> {
         let ([node], [a, b], [output]) = (&self.select.nodes[..], &self.select.inputs[..], &self.select.outputs[..])
         else {
             return None;

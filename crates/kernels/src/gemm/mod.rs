@@ -15,6 +15,7 @@
 //! `tile.rs`). Only the payload of a NaN may differ.
 
 pub(crate) mod lanes;
+pub(crate) mod operand;
 pub(crate) mod pack;
 mod prefetch;
 #[cfg(test)]
@@ -25,6 +26,7 @@ use crate::matrix::{Matrix, MatrixMut};
 use crate::native::{NativeBackend, backend};
 use crate::options::{KernelOptions, Level};
 use lanes::Lanes;
+use operand::Operand;
 use pack::{DEPTH, Near, PITCH, Pack, depth_block, with_buffer};
 use prefetch::{BlockPrefetch, StripPrefetch};
 use tile::{Panels, Strip, panels};
@@ -48,12 +50,12 @@ pub(crate) trait Factor: Copy + 'static {
     ///
     /// # Safety
     /// The same as for [`product`].
-    unsafe fn product_at(
+    unsafe fn product_at<'a>(
         level: Level,
         sizes: [usize; 3],
         scale: Self,
-        lhs: Matrix<Self>,
-        rhs: Matrix<Self>,
+        lhs: Operand<'a, Self>,
+        rhs: Operand<'a, Self>,
         out: MatrixMut<Self>,
         accumulate: bool,
         part: Part<'_>,
@@ -63,12 +65,12 @@ pub(crate) trait Factor: Copy + 'static {
 macro_rules! factor {
     ($type:ty, $plain:ty, $avx2:ident, $avx512:ident) => {
         impl Factor for $type {
-            unsafe fn product_at(
+            unsafe fn product_at<'a>(
                 level: Level,
                 sizes: [usize; 3],
                 scale: Self,
-                lhs: Matrix<Self>,
-                rhs: Matrix<Self>,
+                lhs: Operand<'a, Self>,
+                rhs: Operand<'a, Self>,
                 out: MatrixMut<Self>,
                 accumulate: bool,
                 part: Part<'_>,
@@ -99,18 +101,18 @@ factor!(f64, [f64; 4], __m256d, __m512d);
 ///
 /// # Safety
 /// The matrices have these sizes, and `out` overlaps neither of the others.
-pub(crate) unsafe fn product<C: Factor>(
+pub(crate) unsafe fn product<'a, C: Factor>(
     options: KernelOptions,
     sizes: [usize; 3],
     scale: C,
-    lhs: Matrix<C>,
-    rhs: Matrix<C>,
+    lhs: impl Into<Operand<'a, C>>,
+    rhs: impl Into<Operand<'a, C>>,
     out: MatrixMut<C>,
     accumulate: bool,
     part: Part<'_>,
 ) {
     // SAFETY: the caller upholds the contract; options exist only for what the machine has.
-    unsafe { C::product_at(options.level(), sizes, scale, lhs, rhs, out, accumulate, part) }
+    unsafe { C::product_at(options.level(), sizes, scale, lhs.into(), rhs.into(), out, accumulate, part) }
 }
 
 /// [`product`] of complete `f32` matrices, on AMX if the options name it.
@@ -199,11 +201,11 @@ impl Band {
 ///
 /// # Safety
 /// The same as for [`product`], and the machine has the instructions.
-unsafe fn blocks<V: Lanes>(
+unsafe fn blocks<'a, V: Lanes>(
     [mut m, k, mut n]: [usize; 3],
     scale: V::Element,
-    mut lhs: Matrix<V::Element>,
-    mut rhs: Matrix<V::Element>,
+    mut lhs: Operand<'a, V::Element>,
+    mut rhs: Operand<'a, V::Element>,
     mut out: MatrixMut<V::Element>,
     accumulate: bool,
     part: Part<'_>,
@@ -226,15 +228,18 @@ unsafe fn blocks<V: Lanes>(
         let most = RHS_BYTES / size_of::<V::Element>() / depth_block / V::COUNT * V::COUNT;
         n.div_ceil(n.div_ceil(most)).next_multiple_of(V::COUNT)
     };
-    let in_place = rhs.column == 1 && n.is_multiple_of(V::COUNT) && m <= IN_PLACE_ROWS;
+    let in_place =
+        rhs.matrix().filter(|rhs| rhs.column == 1 && n.is_multiple_of(V::COUNT) && m <= IN_PLACE_ROWS);
     // A copy of `lhs` pays if more than one panel reads it: contiguous rows are copied strip by strip,
     // contiguous columns in larger groups, so that each cache line is used fully.
-    let in_the_way = (lhs.row.unsigned_abs() * size_of::<V::Element>()).is_multiple_of(WAY_BYTES);
-    let copied_rows = match (lhs.row, lhs.column) {
-        _ if n <= V::VECTORS * V::COUNT => None,
-        (_, 1) if in_the_way && m > 1 => Some(V::ROWS),
-        (1, column) if column != 1 => Some(NEAR_ROWS),
-        _ => None,
+    let in_the_way =
+        |lhs: Matrix<_>| (lhs.row.unsigned_abs() * size_of::<V::Element>()).is_multiple_of(WAY_BYTES);
+    let copied_rows = match lhs {
+        Operand::Grid { .. } => Some(NEAR_ROWS),
+        Operand::Matrix(_) if n <= V::VECTORS * V::COUNT => None,
+        Operand::Matrix(lhs @ Matrix { column: 1, .. }) if in_the_way(lhs) && m > 1 => Some(V::ROWS),
+        Operand::Matrix(Matrix { row: 1, column, .. }) if column != 1 => Some(NEAR_ROWS),
+        Operand::Matrix(_) => None,
     };
     with_buffer(BLOCK_BYTES, |packed| {
         let packed: *mut V::Element = packed.cast();
@@ -244,20 +249,21 @@ unsafe fn blocks<V: Lanes>(
             let columns = columns_block.min(n - j);
             for p in (0..k.max(1)).step_by(depth_block) {
                 let depth = depth_block.min(k - p);
-                let from = rhs.rows_after(p).columns_after(j);
-                let (panels, block) = if in_place {
-                    (Panels::<V>::InPlace(from), BlockPrefetch::NOTHING)
+                let (panels, block) = if let Some(rhs) = in_place {
+                    (Panels::<V>::InPlace(rhs.rows_after(p).columns_after(j)), BlockPrefetch::NOTHING)
                 } else {
+                    let from = rhs.after(p, j);
                     // SAFETY: the block is inside `rhs` and fits the buffer.
                     unsafe { V::compiled(Pack::<V> { from, depth, columns, to: packed }) };
                     let (p, j) =
                         if p + depth_block < k { (p + depth_block, j) } else { (0, j + columns_block) };
                     let sizes =
                         [k.saturating_sub(p).min(depth_block), n.saturating_sub(j).min(columns_block)];
-                    let block = BlockPrefetch::new(rhs.rows_after(p).columns_after(j), sizes);
+                    let next = rhs.after(p, j).matrix();
+                    let block = next.map_or(BlockPrefetch::NOTHING, |next| BlockPrefetch::new(next, sizes));
                     (Panels::Packed(packed, depth), block)
                 };
-                let (lhs, out) = (lhs.columns_after(p), out.columns_after(j));
+                let (lhs, out) = (lhs.after(0, p), out.columns_after(j));
                 for i in (0..m).step_by(V::ROWS) {
                     let rows = V::ROWS.min(m - i);
                     let accumulate = accumulate || p > 0;
@@ -273,7 +279,7 @@ unsafe fn blocks<V: Lanes>(
                         }
                     }
                     if let Some(copied_rows) = copied_rows.filter(|&rows| i.is_multiple_of(rows)) {
-                        let (from, rows) = (lhs.rows_after(i), copied_rows.min(m - i));
+                        let (from, rows) = (lhs.after(i, 0), copied_rows.min(m - i));
                         // SAFETY: the rows are inside `lhs`, and their copy fits the buffer after the packed
                         // block.
                         unsafe { V::compiled(Near::<V> { from, rows, depth, to: near }) };
@@ -284,13 +290,14 @@ unsafe fn blocks<V: Lanes>(
                     if wanted == 0 || (depth == 0 && accumulate) {
                         continue;
                     }
-                    let (there, out) = (lhs.rows_after(i).columns_after(skip), out.rows_after(i));
+                    let (there, out) = (lhs.after(i, skip).matrix(), out.rows_after(i));
                     let copy = Matrix { pointer: near.cast_const(), row: PITCH as isize, column: 1 };
-                    let lhs = copied_rows
-                        .map_or(there, |copied_rows| copy.rows_after(i % copied_rows).columns_after(skip));
+                    let copy =
+                        copied_rows.map(|copied_rows| copy.rows_after(i % copied_rows).columns_after(skip));
+                    let Some(lhs) = copy.or(there) else { unreachable!("the rows of a grid are copied") };
                     // Contiguous rows are prefetched in place: they are read there, or copied from there
                     // strip by strip.
-                    let below = if there.column == 1 { there } else { lhs }.rows_after(rows);
+                    let below = there.filter(|there| there.column == 1).unwrap_or(lhs).rows_after(rows);
                     let prefetch = StripPrefetch { below, strips: (m - i - rows).div_ceil(V::ROWS), block };
                     let strip = Strip {
                         depth,

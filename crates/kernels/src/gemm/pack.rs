@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 
 use super::lanes::{Job, Lanes};
+use super::operand::Operand;
 use super::tile::panels;
 use crate::matrix::Matrix;
 
@@ -39,27 +40,27 @@ pub(crate) fn with_buffer(bytes: usize, work: impl FnOnce(*mut u8)) {
 
 /// Packs `depth` rows of `columns` panel by panel. In a panel, rows follow each other, padded with zeros to
 /// whole vectors.
-pub(crate) struct Pack<V: Lanes> {
-    pub from: Matrix<V::Element>,
+pub(crate) struct Pack<'a, V: Lanes> {
+    pub from: Operand<'a, V::Element>,
     pub depth: usize,
     pub columns: usize,
     pub to: *mut V::Element,
 }
 
-impl<V: Lanes> Job for Pack<V> {
+impl<V: Lanes> Job for Pack<'_, V> {
     #[inline(always)]
     unsafe fn run(self) {
         for (first, columns) in panels::<V>(self.columns) {
-            let (from, to) = (self.from.columns_after(first), self.to.wrapping_add(first * self.depth));
+            let (from, to) = (self.from.after(0, first), self.to.wrapping_add(first * self.depth));
             // SAFETY: all places read are inside `from`, and all places written inside the panel.
-            unsafe { copy::<V>(from, [self.depth, columns], to, columns.next_multiple_of(V::COUNT)) };
+            unsafe { from.copy::<V>([self.depth, columns], to, columns.next_multiple_of(V::COUNT)) };
         }
     }
 }
 
 /// Copies rows of `lhs` to rows of [`PITCH`] elements.
-pub(crate) struct Near<V: Lanes> {
-    pub from: Matrix<V::Element>,
+pub(crate) struct Near<'a, V: Lanes> {
+    pub from: Operand<'a, V::Element>,
     pub rows: usize,
     pub depth: usize,
     pub to: *mut V::Element,
@@ -69,11 +70,11 @@ pub(crate) struct Near<V: Lanes> {
 /// conflicts.
 pub(crate) const PITCH: usize = DEPTH + 16;
 
-impl<V: Lanes> Job for Near<V> {
+impl<V: Lanes> Job for Near<'_, V> {
     #[inline(always)]
     unsafe fn run(self) {
         // SAFETY: all places read are inside `from`, and all places written inside the copy.
-        unsafe { copy::<V>(self.from, [self.rows, self.depth], self.to, PITCH) };
+        unsafe { self.from.copy::<V>([self.rows, self.depth], self.to, PITCH) };
     }
 }
 
@@ -129,7 +130,7 @@ unsafe fn rows<V: Lanes>(
 /// # Safety
 /// The same as for [`square`].
 #[inline(always)]
-unsafe fn transposed<V: Lanes>(
+pub(super) unsafe fn transposed<V: Lanes>(
     from: Matrix<V::Element>,
     [rows, columns]: [usize; 2],
     to: *mut V::Element,

@@ -167,8 +167,8 @@ fn check<C: Float>(
                 level,
                 [m, k, n],
                 scale,
-                lhs.matrix(),
-                rhs.matrix(),
+                lhs.matrix().into(),
+                rhs.matrix().into(),
                 found.matrix_mut(),
                 accumulate,
                 Part::WHOLE,
@@ -357,7 +357,16 @@ fn a_band_leaves_out_what_is_hidden_and_has_the_bits_of_the_rest() {
             let (part, into) = (Part { band, ahead: &[] }, found.matrix_mut());
             // SAFETY: the matrices have these sizes and are apart; the machine has the level.
             unsafe {
-                f32::product_at(level, [m, k, n], 0.5, lhs.matrix(), rhs.matrix(), into, accumulate, part);
+                f32::product_at(
+                    level,
+                    [m, k, n],
+                    0.5,
+                    lhs.matrix().into(),
+                    rhs.matrix().into(),
+                    into,
+                    accumulate,
+                    part,
+                );
             }
             found
         };

@@ -2,6 +2,7 @@
 
 mod attention;
 mod common;
+mod convolution;
 mod elementwise;
 mod fused;
 mod layers;

@@ -521,6 +521,10 @@ const OPEN_MATCHES: &[(&str, &str)] = &[
         "op_kernel: an op without a kernel runs on the interpreter, and the report says so",
     ),
     ("runtime/src/cpu/cut.rs", "choose: a kernel that nobody knows how to cut is run by one thread"),
+    (
+        "runtime/src/cpu/sort.rs",
+        "comparator: a comparator with other ops runs on the interpreter, and the report says so",
+    ),
 ];
 
 /// The text with blanks in place of comments and of what stands in quotes.

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use partita_ir::ops::DotGeneral;
+use partita_ir::ops::{Convolution, DotGeneral};
 use partita_ir::{FactorId, FactorKind, Graph, Node, Op, Operation, Rule};
 use partita_program::Region;
 
@@ -171,6 +171,11 @@ pub(super) fn choose(graph: &Graph, node: &Node, parts: usize) -> Option<Cut> {
         return Some(Cut { pieces: pieces.min(most).max(1), repeats, ..cut });
     }
     match &node.op {
+        // A part of the input is read by one part only; the kernel is smaller.
+        Op::Convolution(op) => {
+            let cuts = cuts.chain(batch_groups(op, &operands));
+            best(cuts, |cut| ((100.0 * cut.balance(parts)).round(), cut.operands[0].is_some()))
+        }
         // A factor of the indexed operand needs more than its slice.
         Op::Gather(_) => outermost(cuts.filter(|cut| cut.operands[0].is_none()), &results),
         Op::Scatter(_) => best(cuts.filter(|cut| cut.operands[2].is_some()), |cut| (cut.balance(parts), 0)),
@@ -180,10 +185,32 @@ pub(super) fn choose(graph: &Graph, node: &Node, parts: usize) -> Option<Cut> {
                 cut.operands[0].is_some_and(|(dim, _)| op.dims.iter().any(|&reduced| reduced < dim));
             Cut { least: 1 + usize::from(is_behind), ..cut }
         }),
+        Op::ReduceWindow(_) | Op::SelectAndScatter(_) | Op::Sort(_) | Op::TopK(_) => {
+            outermost(cuts, &results)
+        }
         Op::Composite(_) | Op::Concatenate(_) | Op::Pad(_) => outermost(cuts, &results),
         Op::BroadcastInDim(_) | Op::Reshape(_) | Op::Transpose(_) => outermost(cuts, &results),
         _ => None,
     }
+}
+
+/// The split along the groups of the batch of a convolution. (Layouts of ranks cannot use it, because an
+/// empty shard would not say the batch of its result.)
+fn batch_groups(op: &Convolution, operands: &[&partita_ir::TensorType]) -> Option<Cut> {
+    let groups = op.batch_groups;
+    let per_group = |operand: usize, dim: usize| operands[operand].shape[dim] / groups;
+    let outputs = per_group(1, op.kernel.batch);
+    (groups > 1).then(|| Cut {
+        size: groups,
+        pieces: 1,
+        repeats: false,
+        least: 1,
+        operands: vec![
+            Some((op.input.batch, per_group(0, op.input.batch))),
+            Some((op.kernel.batch, outputs)),
+        ],
+        results: vec![(op.output.feature, outputs)],
+    })
 }
 
 /// The first of the best.

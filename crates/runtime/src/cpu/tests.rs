@@ -2,6 +2,7 @@
 
 mod composites;
 mod parts;
+mod spatial;
 
 use composites::composite;
 use partita_base::DType;
