@@ -28,7 +28,6 @@ const fn of_no_run(keys: &'static [(&'static str, &'static str)]) -> Unread {
 /// Of commands about one planned step.
 const OF_A_STEP: Unread = of_run(&[
     ("data", "no data is read"),
-    ("train.steps", "it is about one step, and any step is like it"),
     ("train.seed", "no random number is drawn"),
     ("train.verify_limit", "nothing is verified"),
 ]);
