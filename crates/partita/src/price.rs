@@ -1,4 +1,4 @@
-//! What a planned step costs: seconds and bytes, computed in one way wherever they are asked for.
+//! What a planned step costs: seconds and bytes, computed in one way for all commands.
 //!
 //! Programs of a small step run whole over a clock ([`partita_simulate`]). A large step is folded to its repeated layer
 //! ([`crate::predict`]). Which of the two depends on the model, the mesh and the microbatches, never on the plan, so that

@@ -65,8 +65,8 @@ pub struct PlanArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub flags: ConfigFlags,
-    /// Search every mesh of so many devices instead of the one of the config; by default of all that --cluster names, if there
-    /// is no --mesh.
+    /// Search every mesh of so many devices instead of the one of the config; by default of all that --cluster names, if
+    /// there is no --mesh.
     #[arg(long, value_name = "N", conflicts_with = "mesh", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub devices: Option<u32>,
     /// Price each line of the plan against the best layouts without it, which solves the search once more for each.

@@ -164,8 +164,8 @@ impl Freedom {
 /// The size of a message by which the bandwidths of axes are compared.
 const LARGE_BYTES: f64 = 268_435_456.0;
 
-/// The meshes of so many devices: every product of `pp`, `dp`, `fsdp` and `tp`, without axes of size 1, with at most `stages`
-/// stages and `rows` shards of the batch.
+/// The meshes of so many devices: every product of `pp`, `dp`, `fsdp` and `tp`, without axes of size 1, with at most
+/// `stages` stages and `rows` shards of the batch.
 pub fn meshes(devices: usize, stages: usize, rows: usize) -> Vec<Mesh> {
     let divisors = |of: usize| (1..=of).filter(move |divisor| of.is_multiple_of(*divisor));
     let mut found = Vec::new();

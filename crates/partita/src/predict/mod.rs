@@ -41,7 +41,7 @@ impl Blocks {
         Ok(block)
     }
 
-    /// Compiles the blocks of these specifications on all cores. One that cannot be compiled says why when it is asked for.
+    /// Compiles the blocks of these specifications on all cores. [`Blocks::of`] says why one cannot be compiled.
     pub fn prepare(&mut self, specs: &[&BlockSpec]) {
         let mut missing: BTreeMap<String, &BlockSpec> =
             specs.iter().map(|spec| (spec.key(), *spec)).collect();
