@@ -36,6 +36,8 @@ impl Leases {
         let mut given = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         given.retain(|(_, lease)| lease.strong_count() > 0);
         given.push((name.to_string(), Arc::downgrade(&count)));
+        // Making an object of Python may run code of Python that asks for leases.
+        drop(given);
         Py::new(py, Lease { _of: of, _count: count })
     }
 }
