@@ -157,6 +157,8 @@ pub struct CheckpointConfig {
     pub every: u64,
     /// How many of this run's checkpoints are kept, the newest; 2 unless said otherwise, at least 1.
     pub keep: usize,
+    /// Whether every process writes the shards of its ranks, and none a whole tensor.
+    pub sharded: bool,
 }
 
 /// Operations that a verification may cost unless the config says otherwise: several minutes on the interpreter.
@@ -381,6 +383,7 @@ impl Config {
                 )?,
                 every: s.get("every", 0, "steps between checkpoints; 0 saves only at the end")?,
                 keep: s.get("keep", 2, "the number of this run's newest checkpoints that are kept")?,
+                sharded: s.get("sharded", false, "whether every process writes the shards of its ranks")?,
             })
         })?;
         at_least_one("checkpoint.keep", checkpoint.keep as u64)?;

@@ -115,12 +115,17 @@ pub(crate) fn save(
     observer: &mut dyn Observer,
 ) -> Result<PathBuf> {
     let path = folder.save(&FileStorage, checkpoint)?;
+    save_config(&path, config, observer);
+    Ok(path)
+}
+
+/// Writes the config beside a checkpoint.
+pub(crate) fn save_config(path: &Path, config: &Config, observer: &mut dyn Observer) {
     let resolved = toml::to_string(&config.resolved).expect("a table prints");
     // The checkpoint is complete without the config: a failure here must not end the run.
     if let Err(error) = std::fs::write(path.join(CONFIG_FILE), resolved) {
         observer.note(&format!("could not write {CONFIG_FILE} beside the checkpoint: {error}"));
     }
-    Ok(path)
 }
 
 /// Whether two paths lead to one folder.

@@ -6,13 +6,13 @@
 use crate::feeds::Feed;
 use crate::planned_step::PlannedStep;
 use crate::profile::{Cycle, Profiler, Recording};
-use crate::run_files::{Saved, folder, metadata, save};
+use crate::run_files::{Saved, folder, metadata, save, save_config};
 use crate::sample::{Decoder, Sampler};
 use crate::session::{Session, has_loss};
 use crate::validator::Validator;
 use partita_base::{Diagnostic, Result};
 use partita_nn::Model;
-use partita_runtime::checkpoint::RunFolder;
+use partita_runtime::checkpoint::{Checkpoint, FileStorage, RunFolder};
 use partita_runtime::{DIVERGED, StepReport};
 use partita_schedule::{Built, Plan};
 use std::collections::BTreeMap;
@@ -311,6 +311,18 @@ impl Trainer {
     /// E315 if the disk is full or a write fails.
     pub fn save(&mut self, observer: &mut dyn Observer) -> Result<PathBuf> {
         let train_loop = &self.step.train_loop;
+        if self.session.config().checkpoint.sharded {
+            let checkpoint =
+                Checkpoint { step: self.state.done, meta: self.metadata(), ..Checkpoint::default() };
+            let (world, shards) = (train_loop.runner().world(), train_loop.shards()?);
+            let folder = self.folder.as_ref();
+            let path = RunFolder::save_shards(folder, world, &FileStorage, checkpoint, &shards)?;
+            if folder.is_some() {
+                save_config(&path, self.session.config(), observer);
+            }
+            self.state.saved = Some((self.state.done, path.clone()));
+            return Ok(path);
+        }
         let checkpoint = train_loop.checkpoint(self.metadata())?;
         let mut own = None;
         let told = train_loop.runner().world().broadcast(0, || {

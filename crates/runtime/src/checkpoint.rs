@@ -8,11 +8,15 @@
 //! * `optimizer.safetensors`: the optimizer's tensors, as `optimizer.<slot>.<module path>`;
 //! * `state.json`: step, the run that wrote it, data position and other text, and the size and
 //!   checksum of the two files.
+//!
+//! Or, if every process writes its own shards, `shards-<rank>.safetensors` for each process in place
+//! of the two.
 
 mod export;
 mod folder;
 mod read;
 mod save;
+mod shards;
 mod storage;
 #[cfg(test)]
 mod tests;
@@ -27,6 +31,7 @@ use serde::{Deserialize, Serialize};
 pub use export::export_weights;
 pub use folder::{RunFolder, newest_run};
 pub use read::{find, import_weights, latest, list, load, run_folder};
+pub use shards::Shard;
 pub use storage::{FileStorage, Storage};
 
 const MODEL_FILE: &str = "model.safetensors";
@@ -79,6 +84,9 @@ struct State {
     files: BTreeMap<String, FileState>,
     /// Names in the checkpoint's order; safetensors files have an order of their own.
     tensors: Vec<String>,
+    /// Tensors in parts.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    shards: BTreeMap<String, shards::Sharded>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -88,6 +96,7 @@ struct FileState {
 }
 
 const FORMAT: &str = "partita-checkpoint-1";
+const SHARDED_FORMAT: &str = "partita-checkpoint-2";
 
 /// Compares the tensors that a program needs with those of a checkpoint.
 ///

@@ -39,6 +39,20 @@ fn copy_box(size: usize, extents: &[usize], from: (&[u8], Window), to: (&mut [u8
     }
 }
 
+/// Copies a dense part into a dense tensor of `shape`, from index `offset` on. `size`: bytes of an element.
+pub(crate) fn place(
+    size: usize,
+    part: &[u8],
+    extents: &[usize],
+    whole: &mut [u8],
+    shape: &[usize],
+    offset: &[usize],
+) {
+    let zero = vec![0; shape.len()];
+    let from = Window { shape: extents, start: &zero };
+    copy_box(size, extents, (part, from), (whole, Window { shape, start: offset }));
+}
+
 /// The shard of a global tensor at position `rank` of the mesh: dense bytes of its local shape,
 /// empty if its shard is. `global` has the bytes of `shape`; the sharding is not partial.
 pub fn scatter(

@@ -26,6 +26,15 @@ pub enum CheckpointCommand {
         #[arg(value_name = "RUN")]
         path: PathBuf,
     },
+    /// Write a checkpoint of shards as one of whole tensors, in the folder of a new run.
+    Convert {
+        /// The folder of a checkpoint, or of a run for its newest one.
+        #[arg(value_name = "RUN")]
+        path: PathBuf,
+        /// The new folder.
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
     /// Read checkpoints whole and compare their files with the checksums; the exit code is 1 if one is damaged.
     Verify {
         /// The folder of a checkpoint, or of a run for all of them.

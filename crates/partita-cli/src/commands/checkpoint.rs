@@ -1,12 +1,13 @@
-//! `partita checkpoint`: lists, shows and verifies the checkpoints of a run.
+//! `partita checkpoint`: lists, shows, verifies and converts the checkpoints of a run.
 
 use crate::cli::{CheckpointArgs, CheckpointCommand};
 use crate::output::Output;
 use crate::output::events::Event;
 use crate::output::format::{bytes, table};
 use crate::run::{Ending, answer};
+use partita::run_files::CONFIG_FILE;
 use partita_base::{Diagnostic, Result};
-use partita_runtime::checkpoint::{find, latest, list, load, run_folder};
+use partita_runtime::checkpoint::{FileStorage, RunFolder, find, latest, list, load, run_folder};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -67,7 +68,8 @@ impl Event for Shown {
 /// Runs the command.
 ///
 /// # Errors
-/// E311 to E313 for a folder without a usable checkpoint; a damaged one is no error of `verify`, but its result.
+/// E311 to E313 for a folder without a usable checkpoint, E315 and E330 for an output folder that cannot be used. A damaged
+/// checkpoint is no error of `verify`, but its result.
 pub fn checkpoint(args: &CheckpointArgs, output: &mut Output) -> Result<Ending> {
     match &args.command {
         CheckpointCommand::Ls { path } => {
@@ -77,6 +79,20 @@ pub fn checkpoint(args: &CheckpointArgs, output: &mut Output) -> Result<Ending> 
         }
         CheckpointCommand::Show { path } => {
             answer(&shown(path)?, Shown::text, output);
+            Ok(Ending::Done)
+        }
+        CheckpointCommand::Convert { path, out } => {
+            let path = find(path)?;
+            let checkpoint = load(&path)?;
+            let written = RunFolder::create(out, 1)?.save(&FileStorage, checkpoint)?;
+            // The config beside a checkpoint is text, and stays as it is.
+            let config = path.join(CONFIG_FILE);
+            if config.exists()
+                && let Err(error) = std::fs::copy(&config, written.join(CONFIG_FILE))
+            {
+                output.note(format!("could not write {CONFIG_FILE} beside the checkpoint: {error}"));
+            }
+            answer(&Checkpoints { checkpoints: vec![listed(&written, None)] }, Checkpoints::text, output);
             Ok(Ending::Done)
         }
         CheckpointCommand::Verify { path } => {

@@ -265,3 +265,39 @@ fn processes_end_with_a_launcher_that_is_killed() {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
+
+#[test]
+fn every_process_saves_its_shards_and_any_mesh_continues_from_them() {
+    let place = crate::place();
+    for (model, mesh, processes) in [("gpt", "fsdp=3", 3), ("gpt", "dp=2,tp=2", 2), ("mlp", "pp=2,tp=2", 2)] {
+        let more = |dir: &'static str| ["--checkpoint-dir", dir, "--set", "train.steps=4"];
+        let alone = place.train(model, mesh, &more("alone"));
+        let sharded = [&more("sharded")[..], &["--set", "checkpoint.sharded=true"]].concat();
+        let together = run(&place, &launch(processes, model, mesh, &sharded));
+        assert_eq!(together.losses(), alone.losses(), "{model} {mesh}: {}", together.err);
+        let files = fs::read_dir(newest(&place.path("sharded"))).unwrap();
+        let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+        assert_eq!(names.filter(|name| name.starts_with("shards-")).count(), processes, "{model} {mesh}");
+        // As whole tensors they are those of one process.
+        let converted = place.run(&["checkpoint", "convert", "sharded", "--out", "whole", "--json"]);
+        assert_eq!(converted.code, Some(0), "{}", converted.err);
+        for file in ["model.safetensors", "optimizer.safetensors"] {
+            let bytes = |dir: &str| fs::read(newest(&place.path(dir)).join(file)).unwrap();
+            assert!(bytes("whole") == bytes("alone"), "{model} {mesh}: other bytes in {file}");
+        }
+        // The same losses on another mesh, from shards and from whole tensors.
+        let further = |dir: &'static str, out: &'static str| {
+            let more = ["--resume", dir, "--checkpoint-dir", out, "--set", "train.steps=6"];
+            place.train(model, "dp=2", &more).losses()
+        };
+        assert_eq!(further("sharded", "more-1"), further("alone", "more-2"), "{model} {mesh}");
+        let folder = newest(&place.path("sharded"));
+        let shards = folder.join("shards-00000.safetensors");
+        let bytes = fs::read(&shards).unwrap();
+        fs::write(&shards, &bytes[..bytes.len() - 1]).unwrap();
+        place.run(&["checkpoint", "show", "sharded", "--json"]).refuses("E312", &["shards-00000"]);
+        for dir in ["alone", "sharded", "whole", "more-1", "more-2"] {
+            fs::remove_dir_all(place.path(dir)).unwrap();
+        }
+    }
+}

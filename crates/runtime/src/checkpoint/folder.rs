@@ -101,15 +101,20 @@ impl RunFolder {
     /// E315 if the disk is full or a write fails; earlier checkpoints stay. Failing to remove old
     /// ones is no error: the next save tries again.
     pub fn save(&self, storage: &dyn Storage, mut checkpoint: Checkpoint) -> Result<PathBuf> {
-        checkpoint.meta.insert(RUN_KEY.to_string(), self.run.clone());
+        self.sign(&mut checkpoint.meta);
         let name = write(storage, &self.path, &checkpoint)?;
         self.prune(storage, &name);
         Ok(self.path.join(name))
     }
 
+    /// Records this run.
+    pub(super) fn sign(&self, meta: &mut BTreeMap<String, String>) {
+        meta.insert(RUN_KEY.to_string(), self.run.clone());
+    }
+
     /// Removes unfinished files, and checkpoints of this run that are too old. A folder is renamed
     /// first, so that none is ever visible half removed.
-    fn prune(&self, storage: &dyn Storage, newest: &str) {
+    pub(super) fn prune(&self, storage: &dyn Storage, newest: &str) {
         let Ok(names) = storage.list(&self.path) else { return };
         for name in names.iter().filter(|name| is_unfinished(name)) {
             let _ = storage.remove(&self.path.join(name));

@@ -76,8 +76,9 @@ pub fn load(path: &Path) -> Result<Checkpoint> {
             .expected("the state of a checkpoint, as JSON")
             .found(format!("{} bytes: {error}", state.len()))
     })?;
-    if state.format != FORMAT {
-        return Err(damaged(&state_path, path).expected(format!("format {FORMAT}")).found(state.format));
+    if ![FORMAT, SHARDED_FORMAT].contains(&state.format.as_str()) {
+        let known = format!("format {FORMAT} or {SHARDED_FORMAT}");
+        return Err(damaged(&state_path, path).expected(known).found(state.format));
     }
     let mut read = IndexMap::new();
     for (name, expected) in &state.files {
@@ -99,6 +100,14 @@ pub fn load(path: &Path) -> Result<Checkpoint> {
     // Restore the order in which they were saved.
     let mut tensors = IndexMap::with_capacity(read.len());
     for name in &state.tensors {
+        if let Some(sharded) = state.shards.get(name) {
+            let whole = sharded.join(&mut read);
+            let whole = whole.map_err(|found| {
+                damaged(&state_path, path).expected(format!("all parts of `{name}`")).found(found)
+            })?;
+            tensors.insert(name.clone(), whole);
+            continue;
+        }
         let Some(tensor) = read.swap_remove(name) else {
             return Err(damaged(&state_path, path)
                 .expected(format!("a tensor `{name}`"))

@@ -18,19 +18,18 @@ use super::*;
 pub(super) fn write(storage: &dyn Storage, dir: &Path, checkpoint: &Checkpoint) -> Result<String> {
     let files = encode(checkpoint);
     let before = storage.list(dir).unwrap_or_default();
-    let revision = before
-        .iter()
-        .filter_map(|name| parse_folder_name(name))
-        .filter(|(step, _)| *step == checkpoint.step)
-        .map(|(_, revision)| revision + 1)
-        .max()
-        .unwrap_or(0);
-    let name = folder_name(checkpoint.step, revision);
+    let name = free_name(&before, checkpoint.step);
     commit(storage, dir, &files, &name).map_err(|error| {
         let _ = storage.remove(&dir.join(unfinished(&name)));
         refused(storage, dir, &before, &files, &error)
     })?;
     Ok(name)
+}
+
+/// The name of a step's folder that none of `before` has.
+pub(super) fn free_name(before: &[String], step: u64) -> String {
+    let own = before.iter().filter_map(|name| parse_folder_name(name)).filter(|(of, _)| *of == step);
+    folder_name(step, own.map(|(_, revision)| revision + 1).max().unwrap_or(0))
 }
 
 /// The files of a checkpoint, in the order in which they are written.
@@ -58,6 +57,7 @@ fn encode(checkpoint: &Checkpoint) -> Vec<(&'static str, Vec<u8>)> {
         meta: checkpoint.meta.clone(),
         files: sizes,
         tensors: checkpoint.tensors.keys().cloned().collect(),
+        shards: BTreeMap::new(),
     };
     let state = serde_json::to_vec_pretty(&state).expect("text and numbers are always JSON");
     files.push((STATE_FILE, state));
@@ -65,23 +65,29 @@ fn encode(checkpoint: &Checkpoint) -> Vec<(&'static str, Vec<u8>)> {
 }
 
 /// The failed operation and its path.
-struct Refusal {
-    path: PathBuf,
-    error: io::Error,
+pub(super) struct Refusal {
+    pub(super) path: PathBuf,
+    pub(super) error: io::Error,
+}
+
+fn on(path: &Path, result: io::Result<()>) -> Result<(), Refusal> {
+    result.map_err(|error| Refusal { path: path.to_path_buf(), error })
 }
 
 fn commit(storage: &dyn Storage, dir: &Path, files: &[(&str, Vec<u8>)], name: &str) -> Result<(), Refusal> {
-    let on = |path: &Path, result: io::Result<()>| {
-        result.map_err(|error| Refusal { path: path.to_path_buf(), error })
-    };
     let folder = dir.join(unfinished(name));
     on(&folder, storage.create_folder(&folder))?;
     for (file, bytes) in files {
         let path = folder.join(file);
         on(&path, storage.write(&path, bytes))?;
     }
-    on(&folder, storage.sync_folder(&folder))?;
-    on(&folder, storage.rename(&folder, &dir.join(name)))?;
+    finish(storage, dir, &folder, name)
+}
+
+/// Gives a complete folder its name, and lets `latest` point to it.
+pub(super) fn finish(storage: &dyn Storage, dir: &Path, folder: &Path, name: &str) -> Result<(), Refusal> {
+    on(folder, storage.sync_folder(folder))?;
+    on(folder, storage.rename(folder, &dir.join(name)))?;
     on(dir, storage.sync_folder(dir))?;
     // Only now, with the folder on disk, does `latest` name it.
     let pointer = dir.join(unfinished(LATEST_FILE));

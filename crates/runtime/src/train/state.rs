@@ -8,7 +8,7 @@ use partita_base::{DType, Result};
 use partita_ir::port::{state_name, state_of};
 
 use super::{TensorLayout, TrainLoop, collect};
-use crate::checkpoint::{self, Checkpoint, TensorData};
+use crate::checkpoint::{self, Checkpoint, Shard, TensorData};
 use crate::sharded::Piece;
 
 /// A state tensor's place in a checkpoint.
@@ -88,6 +88,38 @@ impl TrainLoop {
             Piece { shape: &home.shape, dim, start, limit }.put(size, &value.bytes, &mut whole.bytes);
         }
         Ok(Checkpoint { tensors, step: self.step, meta })
+    }
+
+    /// The part of [`TrainLoop::checkpoint`] that ranks of this process hold. Of ranks with the same shard, the lowest one
+    /// has it.
+    ///
+    /// # Errors
+    /// E417 if a worker still runs after a failed step.
+    pub fn shards(&self) -> Result<Vec<Shard>> {
+        let mut shards = Vec::new();
+        for (index, home) in self.homes() {
+            let TensorLayout { name, dtype, shape, sharding, mesh, ranks } = &self.inputs[index];
+            let mut seen: Vec<Vec<usize>> = Vec::new();
+            for (position, &rank) in ranks.iter().enumerate() {
+                let extents = sharding.local_shape(mesh, shape, position);
+                let mut offset = sharding.local_offset(mesh, shape, position);
+                // Nonempty shards are identified by their offset.
+                let is_empty = extents.contains(&0) && !shape.contains(&0);
+                if is_empty || seen.contains(&offset) {
+                    continue;
+                }
+                seen.push(offset.clone());
+                if !self.runner.world().is_local(rank) {
+                    continue;
+                }
+                if let Some((dim, start, _)) = home.piece {
+                    offset[dim] += start;
+                }
+                let part = TensorData::new(*dtype, extents, self.runner.read_input(rank, name)?);
+                shards.push(Shard { name: home.name.clone(), shape: home.shape.clone(), offset, part });
+            }
+        }
+        Ok(shards)
     }
 
     /// Continues from a checkpoint made on any mesh. Only the step's own state is replaced; the

@@ -1,0 +1,198 @@
+//! Checkpoints in shards: every process writes the parts of tensors that its ranks hold, to a file of its own, and no
+//! process holds a whole tensor (the idea of PyTorch's distributed checkpoints).
+//!
+//! `state.json` says for each tensor its global shape and where its parts are. The folder is complete, and renamed, only
+//! after every process has written its file. All processes see one file system.
+
+use std::path::{Path, PathBuf};
+
+use partita_comm::World;
+use safetensors::tensor::TensorView;
+
+use super::save::finish;
+use super::*;
+use crate::sharded::place;
+
+/// A part of a global tensor: dense elements, the first of them at `offset`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// The tensor's name.
+    pub name: String,
+    /// Its global shape.
+    pub shape: Vec<usize>,
+    /// The index of the part's first element.
+    pub offset: Vec<usize>,
+    /// The elements, in the shape of the part.
+    pub part: TensorData,
+}
+
+/// A tensor in parts.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Sharded {
+    shape: Vec<usize>,
+    parts: Vec<Part>,
+}
+
+/// A tensor in a file, and the index of its first element in the whole.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Part {
+    key: String,
+    offset: Vec<usize>,
+}
+
+/// What a process has written.
+#[derive(Serialize, Deserialize)]
+struct Report {
+    file: String,
+    state: FileState,
+    parts: Vec<(String, Sharded)>,
+}
+
+impl RunFolder {
+    /// Writes a checkpoint of which each process has shards; all processes call this. Only the process of rank 0 has the
+    /// folder. Returns the path of the checkpoint.
+    ///
+    /// # Errors
+    /// E315 in a process that cannot write, and in that of rank 0 then; E447 in the others. Earlier checkpoints stay.
+    pub fn save_shards(
+        folder: Option<&RunFolder>,
+        world: &World,
+        storage: &dyn Storage,
+        checkpoint: Checkpoint,
+        shards: &[Shard],
+    ) -> Result<PathBuf> {
+        let own = || folder.expect("the process of rank 0 has the folder");
+        let begun = world.broadcast(0, || own().begin(storage, checkpoint.step))?;
+        let name = String::from_utf8_lossy(&begun).into_owned();
+        let (run, name) = name.rsplit_once('\n').unwrap_or(("", &name));
+        let unfinished = Path::new(run).join(unfinished_by(name));
+        let written = write_own(storage, &unfinished, world.local_ranks()[0], shards);
+        let told = written.as_ref().map_or_else(
+            |error| error.to_string().into_bytes(),
+            |report| serde_json::to_vec(report).expect("text and numbers are always JSON"),
+        );
+        let all = world.transport().control_all_gather(&told)?;
+        world.broadcast(0, || {
+            let ended = own().end(storage, name, checkpoint, &all);
+            if ended.is_err() {
+                let _ = storage.remove(&unfinished);
+            }
+            ended.map(|()| Vec::new())
+        })?;
+        written?;
+        Ok(Path::new(run).join(name))
+    }
+
+    /// Makes the folder that becomes the checkpoint; returns this folder's path and the checkpoint's name.
+    fn begin(&self, storage: &dyn Storage, step: u64) -> Result<Vec<u8>> {
+        let name = save::free_name(&storage.list(self.path()).unwrap_or_default(), step);
+        let folder = self.path().join(unfinished_by(&name));
+        // What an interrupted save has left.
+        let _ = storage.remove(&folder);
+        storage.create_folder(&folder).map_err(|error| unwritten(&folder, error.to_string()))?;
+        Ok(format!("{}\n{name}", self.path().display()).into_bytes())
+    }
+
+    /// Completes the checkpoint after the reports of all processes.
+    fn end(&self, storage: &dyn Storage, name: &str, checkpoint: Checkpoint, all: &[Vec<u8>]) -> Result<()> {
+        let folder = self.path().join(unfinished_by(name));
+        let mut files = BTreeMap::new();
+        let mut shards: IndexMap<String, Sharded> = IndexMap::new();
+        for told in all {
+            let report: Report = serde_json::from_slice(told)
+                .map_err(|_| unwritten(&folder, String::from_utf8_lossy(told).into_owned()))?;
+            files.insert(report.file, report.state);
+            for (name, sharded) in report.parts {
+                match shards.get_mut(&name) {
+                    Some(known) => known.parts.extend(sharded.parts),
+                    None => {
+                        shards.insert(name, sharded);
+                    }
+                }
+            }
+        }
+        let mut meta = checkpoint.meta;
+        self.sign(&mut meta);
+        let state = State {
+            format: SHARDED_FORMAT.to_string(),
+            step: checkpoint.step,
+            meta,
+            files,
+            tensors: shards.keys().cloned().collect(),
+            shards: shards.into_iter().collect(),
+        };
+        let state = serde_json::to_vec_pretty(&state).expect("text and numbers are always JSON");
+        let path = folder.join(STATE_FILE);
+        storage.write(&path, &state).map_err(|error| unwritten(&path, error.to_string()))?;
+        finish(storage, self.path(), &folder, name)
+            .map_err(|refusal| unwritten(&refusal.path, refusal.error.to_string()))?;
+        self.prune(storage, name);
+        Ok(())
+    }
+}
+
+/// The name of an unfinished checkpoint that several processes write: the process of the first rank removes its remains.
+fn unfinished_by(name: &str) -> String {
+    format!("{name}{UNFINISHED}0")
+}
+
+/// Writes the shards of a process to its file, which its first rank names.
+fn write_own(storage: &dyn Storage, folder: &Path, first_rank: usize, shards: &[Shard]) -> Result<Report> {
+    let file = format!("shards-{first_rank:05}.safetensors");
+    let key = |shard: &Shard| {
+        let offset: Vec<String> = shard.offset.iter().map(usize::to_string).collect();
+        format!("{}@{}", shard.name, offset.join(","))
+    };
+    let views = shards.iter().map(|shard| {
+        let TensorData { dtype, shape, bytes } = &shard.part;
+        let view = TensorView::new(to_safetensors(*dtype), shape.clone(), bytes);
+        (key(shard), view.expect("the bytes of a tensor fill its shape"))
+    });
+    let bytes = safetensors::serialize(views, None).expect("names are few enough for a header of 100 MB");
+    let path = folder.join(&file);
+    storage.write(&path, &bytes).map_err(|error| unwritten(&path, error.to_string()))?;
+    let state = FileState { bytes: bytes.len() as u64, checksum: checksum(&bytes) };
+    let part = |shard: &Shard| {
+        let part = Part { key: key(shard), offset: shard.offset.clone() };
+        (shard.name.clone(), Sharded { shape: shard.shape.clone(), parts: vec![part] })
+    };
+    Ok(Report { file, state, parts: shards.iter().map(part).collect() })
+}
+
+fn unwritten(path: &Path, found: String) -> Box<Diagnostic> {
+    Diagnostic::new("E315", "the checkpoint was not written")
+        .at(path.display().to_string())
+        .expected("a folder that all processes can write to")
+        .found(found)
+        .help("check the space on the disk, the folder and its permissions")
+}
+
+impl Sharded {
+    /// The whole tensor of the parts in `read`; what is wrong with them otherwise. Nothing larger than the parts is
+    /// allocated.
+    pub(super) fn join(&self, read: &mut IndexMap<String, TensorData>) -> Result<TensorData, String> {
+        let mut parts = Vec::new();
+        for Part { key, offset } in &self.parts {
+            let part = read.swap_remove(key).ok_or_else(|| format!("no part `{key}` in the files"))?;
+            let fits = part.shape.len() == self.shape.len()
+                && offset.len() == self.shape.len()
+                && (0..self.shape.len())
+                    .all(|d| offset[d].checked_add(part.shape[d]).is_some_and(|end| end <= self.shape[d]));
+            if !fits {
+                return Err(format!("part `{key}` of shape {:?} is outside {:?}", part.shape, self.shape));
+            }
+            parts.push((offset, part));
+        }
+        let dtype = parts.first().map_or(DType::F32, |(_, part)| part.dtype);
+        let elements = self.shape.iter().try_fold(1usize, |all, &extent| all.checked_mul(extent));
+        let held: usize = parts.iter().map(|(_, part)| part.shape.iter().product::<usize>()).sum();
+        if elements != Some(held) || parts.iter().any(|(_, part)| part.dtype != dtype) {
+            return Err(format!("{held} elements in parts, for a tensor of shape {:?}", self.shape));
+        }
+        let mut bytes = vec![0; held * dtype.size_bytes()];
+        for (offset, part) in parts {
+            place(dtype.size_bytes(), &part.bytes, &part.shape, &mut bytes, &self.shape, offset);
+        }
+        Ok(TensorData::new(dtype, self.shape.clone(), bytes))
+    }
+}
