@@ -155,7 +155,7 @@ fn dotted(name: &str) -> String {
         let is_number = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_digit());
         let Some(key) = quoted.or(is_number.then_some(key)) else { return name.to_string() };
         parts.push(key);
-        // `.mu` behind a bracket is an attribute of what stands there.
+        // `.mu` behind a bracket is an attribute of the element.
         match attributes.strip_prefix('.') {
             Some(attribute) => parts.push(attribute),
             None if attributes.is_empty() => {}
@@ -168,8 +168,8 @@ fn dotted(name: &str) -> String {
     }
 }
 
-/// Each leaf of an argument with the result of the same path, `state.params.w` with `result[0]['params']['w']`. E360 if one has
-/// no such result or several, or one of another type.
+/// Each leaf of an argument with the result of the same path, `state.params.w` with `result[0]['params']['w']`. E360 if one
+/// has no such result or several, or one of another type.
 fn pairs_by_path(graph: &Graph, argument: &str) -> Result<Vec<(usize, usize)>> {
     let wrong = |what: String| {
         Diagnostic::new("E360", format!("`{argument}` cannot be the state: {what}"))

@@ -96,10 +96,10 @@ fn loops_beyond_the_limit_stay_loops() {
     let looped = program(3);
     let whiles =
         |limit| count(&unroll_loops(&looped, limit).expect("unrolls"), |op| matches!(op, Op::While(_)));
-    let bodies = looped.nodes.iter().filter_map(|node| match &node.op {
-        Op::While(op) => Some(3 * op.body.nodes.len()),
-        _ => None,
-    });
+    let bodies = looped
+        .nodes
+        .iter()
+        .filter_map(|node| if let Op::While(op) = &node.op { Some(3 * op.body.nodes.len()) } else { None });
     let [first, second] = bodies.collect::<Vec<usize>>()[..] else { panic!("two loops") };
     assert_eq!(
         [whiles(first - 1), whiles(first), whiles(first + second - 1), whiles(first + second)],

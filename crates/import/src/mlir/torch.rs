@@ -120,7 +120,7 @@ pub(super) fn read(tree: &Tree, function: Option<&str>, limits: &Limits) -> Resu
     Ok(graph)
 }
 
-/// What a name stands for.
+/// The value of a name.
 #[derive(Clone, Debug)]
 enum Value {
     /// A tensor, which has the same name in the program.
@@ -300,7 +300,7 @@ impl<'a> Reader<'a> {
         let operands = self.operands(cursor);
         if operands.len() > arguments.len() {
             return Err(self
-                .error(operation.name, "E107", format!("`torch.aten.{op}` has too many operands"))
+                .error(operation.name, "E101", format!("`torch.aten.{op}` has too many operands"))
                 .expected(arguments.join(", "))
                 .found(operands.len().to_string()));
         }

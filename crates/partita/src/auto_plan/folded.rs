@@ -16,6 +16,7 @@ use partita_planner::intra::{Options, Table};
 use partita_planner::{Pins, plan_of};
 use partita_schedule::{Plan, ReadyOptions, Tools, annotated_steps, batch_shards};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::Instant;
 
 /// Rows of a microbatch that are tried.
@@ -51,9 +52,8 @@ pub(super) fn search(session: &Session, meshes: &[Mesh], freedom: Freedom, tried
     let mut lines: BTreeMap<usize, Vec<Lines>> = BTreeMap::new();
     for mesh in &meshes {
         let tp = size(mesh, "tp");
-        if !lines.contains_key(&tp) {
-            let found = lines_over(session, mesh, tp, freedom, tried)?;
-            lines.insert(tp, found);
+        if let Entry::Vacant(place) = lines.entry(tp) {
+            place.insert(lines_over(session, mesh, tp, freedom, tried)?);
         }
     }
     let start = Instant::now();

@@ -83,13 +83,16 @@ fn shown(graph: &Graph, mesh: &Mesh, value: ValueId) -> String {
 
 /// One addition whose operand has a layout on the second of two meshes.
 fn on_second_mesh(first: &str, second: &str, sharding: &str) -> Graph {
-    let text = format!(
+    partita_ir::text::parse(&text_on_second_mesh(first, second, sharding)).expect("the text is well formed")
+}
+
+fn text_on_second_mesh(first: &str, second: &str, sharding: &str) -> String {
+    format!(
         "module {{\n sdy.mesh @first = <{first}>\n sdy.mesh @second = <{second}>\n func.func public @main(%x: \
          tensor<8x12xf64> {{sdy.sharding = #sdy.sharding<@second, {sharding}>}}) -> (tensor<8x12xf64> {{sdy.sharding = \
          #sdy.sharding<@second, {sharding}>}}) {{\n %0 = stablehlo.add %x, %x : tensor<8x12xf64>\n return %0 : \
          tensor<8x12xf64>\n }}\n}}"
-    );
-    partita_ir::text::parse(&text).expect("the text is well formed")
+    )
 }
 
 #[test]
@@ -125,12 +128,14 @@ fn layouts_that_this_mesh_cannot_say_are_refused() {
         (r#"["x"=2, "y"=3]"#, r#"["y"=3, "x"=2]"#, r#"[{"x"}, {}]"#),
         (r#"["x"=4]"#, r#"["x"=4], device_ids=[1, 2, 3, 0]"#, r#"[{"x"}, {}]"#),
         (r#"["x"=4]"#, r#"["x"=2]"#, r#"[{"x"}, {}]"#),
-        (r#"["x"=4]"#, r#"[], device_ids=[2]"#, r#"[{}, {}]"#),
     ] {
         let graph = on_second_mesh(first, second, sharding);
         let error = propagate(&graph, &graph.meshes[0]).unwrap_err();
         assert_eq!(error.code, "E216", "{error}");
     }
+    // A layout on one device alone is refused where it is read.
+    let alone = text_on_second_mesh(r#"["x"=4]"#, r#"[], device_ids=[2]"#, "[{}, {}]");
+    assert_eq!(partita_ir::text::parse(&alone).unwrap_err().code, "E144");
     // Meshes of the same devices agree, even if both list them in another order.
     let turned = r#"["x"=4], device_ids=[1, 2, 3, 0]"#;
     let graph = on_second_mesh(turned, turned, r#"[{"x"}, {}]"#);
