@@ -107,7 +107,7 @@ impl Recorded {
             100.0 * idle_s / (threads as f64 * step_s).max(f64::MIN_POSITIVE)
         );
         let rate = |amount: f64, row: &Row| match amount > 0.0 {
-            true => format!("{}", short(amount / row.seconds.max(f64::MIN_POSITIVE))),
+            true => short(amount / row.seconds.max(f64::MIN_POSITIVE)),
             false => String::new(),
         };
         let cells = |row: &Row| {
