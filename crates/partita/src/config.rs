@@ -1,6 +1,7 @@
 //! The config of a run: strict TOML, bundled ones by name, any key overridable.
 
 mod argument;
+mod bundled;
 mod optimizer;
 mod reader;
 
@@ -9,6 +10,7 @@ use crate::feeds::BUNDLED_CORPUS;
 use crate::keys::{Key, unknown};
 use crate::models::{ModelKinds, ModelSource, Terms};
 use argument::apply_override;
+pub use bundled::{BUNDLED, bundled};
 use partita_base::{DType, Diagnostic, Result};
 use partita_cost::Cluster;
 use partita_mesh::Mesh;
@@ -20,28 +22,6 @@ use reader::{Optional, Reader};
 use std::path::PathBuf;
 use std::sync::Arc;
 use toml::{Table, Value};
-
-/// The bundled configs: name and text.
-pub const BUNDLED: &[(&str, &str)] = &[
-    ("mlp", include_str!("../configs/mlp.toml")),
-    ("gpt", include_str!("../configs/gpt.toml")),
-    ("llama", include_str!("../configs/llama.toml")),
-    ("bert", include_str!("../configs/bert.toml")),
-];
-
-/// The text of a bundled config.
-///
-/// # Errors
-/// E005 for a name that none has.
-pub fn bundled(name: &str) -> Result<&'static str> {
-    let found = BUNDLED.iter().find(|(known, _)| *known == name);
-    found.map(|(_, text)| *text).ok_or_else(|| {
-        let names: Vec<&str> = BUNDLED.iter().map(|(name, _)| *name).collect();
-        Diagnostic::new("E005", format!("no bundled config is called `{name}`"))
-            .expected(names.join(", "))
-            .found(name)
-    })
-}
 
 /// Everything a run is made from.
 #[derive(Clone, Debug)]
