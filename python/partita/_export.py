@@ -19,11 +19,16 @@ from partita._load import Model
 
 
 def load(
-    model: Any, example_inputs: Any, loss: Callable[..., Any] | None, loss_name: str | None, batch: int | None
+    model: Any,
+    example_inputs: Any,
+    loss: Callable[..., Any] | None,
+    loss_name: str | None,
+    batch: int | None,
+    ranks: int | None,
 ) -> Model:
     """See ``partita.load``."""
     if isinstance(model, torch.export.ExportedProgram):
-        return _imported(model, None, loss_name, batch)
+        return _imported(model, None, loss_name, batch, ranks)
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"expected a module, an exported program or a path, found {type(model).__name__}")
     if example_inputs is None:
@@ -34,7 +39,7 @@ def load(
         args = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
         kwargs = {}
     exported = _exported(model if loss is None else with_loss(model, loss, len(args)), args, kwargs)
-    return _imported(exported, model, loss_name, batch)
+    return _imported(exported, model, loss_name, batch, ranks)
 
 
 def with_loss(module: torch.nn.Module, loss: Callable[..., Any], count: int) -> torch.nn.Module:
@@ -99,12 +104,18 @@ def _custom_functions() -> Iterator[list[str]]:
         torch.autograd.Function.apply = original
 
 
-def _imported(exported: Any, module: torch.nn.Module | None, loss: str | None, batch: int | None) -> Model:
+def _imported(
+    exported: Any,
+    module: torch.nn.Module | None,
+    loss: str | None = None,
+    batch: int | None = None,
+    ranks: int | None = None,
+) -> Model:
     with tempfile.TemporaryDirectory(prefix="partita-") as folder:
         path = os.path.join(folder, "model.pt2")
         torch.export.save(exported, path)
         # The file is mapped: its bytes stay after its name is gone.
-        native = _partita.Model(path, loss, batch)
+        native = _partita.Model(path, loss, batch, ranks)
     return Model(native, module, _returning(exported), lambda path: torch.export.save(exported, path))
 
 

@@ -71,7 +71,7 @@ def traced(function: Callable[..., Any], inputs: Sequence[tuple[torch.dtype, Seq
             kind = type(name, (_Call,), {})
             examples = tuple(torch.empty(tuple(shape), dtype=dtype) for dtype, shape in inputs)
             module = kind(function)
-            found.append(_export._imported(_export._exported(module, examples, {}), None, None, None))
+            found.append(_export._imported(_export._exported(module, examples, {}), None))
         except Exception as error:
             found.append(error)
 

@@ -96,6 +96,7 @@ def load(
     *,
     loss: Callable[..., Any] | str | None = None,
     batch: int | None = None,
+    ranks: int | None = None,
 ) -> Any:
     """A ``Model`` from a module of PyTorch, a ``torch.export.ExportedProgram``, or a ``.pt2`` file; a ``Program`` from
     StableHLO text, a ``.mlir`` file, or a function of JAX, lowered or jitted.
@@ -103,7 +104,8 @@ def load(
     ``example_inputs`` of a module are a tensor, a tuple, or a dictionary of keyword arguments; their shapes are those
     of every batch. With a function as ``loss``, the last example input is the target, and the model that is loaded
     computes ``loss(module(*inputs), target)``. A text as ``loss`` names the output that is the loss, where several
-    could be. ``batch`` is the number of rows, where the file leaves it open. A jitted function is lowered for
+    could be. ``batch`` is the number of rows, where the file leaves it open; ``ranks`` the number of ranks that a program
+    with collectives of ``torch.distributed`` is one of, where its collectives do not say it. A jitted function is lowered for
     ``example_inputs``, a tuple of its arguments; ``jax.ShapeDtypeStruct`` will do.
 
     Raises ``PartitaError``: E350 to E354 for a file that cannot be read, E355 and E356 for what a step cannot have,
@@ -118,7 +120,7 @@ def load(
     if isinstance(model, (str, os.PathLike)):
         path = os.fspath(model)
         if not path.endswith(".mlir"):
-            return Model(_partita.Model(path, name, batch), file=path)
+            return Model(_partita.Model(path, name, batch, ranks), file=path)
         with open(path, encoding="utf-8") as file:
             return Program(file.read(), path)
     text = lowered_text(model, example_inputs)
@@ -127,7 +129,7 @@ def load(
     from partita import _export
 
     function = loss if callable(loss) else None
-    return _export.load(model, example_inputs, function, name, batch)
+    return _export.load(model, example_inputs, function, name, batch, ranks)
 
 
 def named_inputs(model: Model, given: Any) -> Mapping[str, Any]:

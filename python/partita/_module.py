@@ -317,7 +317,7 @@ class Planning:
                     value.requires_grad_(True)
                 # What is saved says which parameters are trained.
                 exported = _export._exported(plain, args, kwargs)
-                model = _export._imported(exported, plain, None, None)
+                model = _export._imported(exported, plain)
             finally:
                 for value in frozen:
                     value.requires_grad_(False)

@@ -58,7 +58,8 @@ def launch(command: Sequence[str], count: int, port: int | None = None) -> int:
             process = subprocess.Popen(
                 command,
                 env=environment,
-                stdin=subprocess.DEVNULL,
+                # Nothing is written: a process ends when this pipe does, however its launcher ended.
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

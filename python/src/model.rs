@@ -76,9 +76,15 @@ fn types<'a>(of: impl Iterator<Item = (&'a String, &'a TensorType)>) -> Vec<Type
 #[pymethods]
 impl Model {
     #[new]
-    #[pyo3(signature = (path, loss = None, batch = None))]
-    fn new(py: Python<'_>, path: PathBuf, loss: Option<String>, batch: Option<usize>) -> PyResult<Model> {
-        let options = ImportOptions { loss, batch, ..ImportOptions::default() };
+    #[pyo3(signature = (path, loss = None, batch = None, ranks = None))]
+    fn new(
+        py: Python<'_>,
+        path: PathBuf,
+        loss: Option<String>,
+        batch: Option<usize>,
+        ranks: Option<usize>,
+    ) -> PyResult<Model> {
+        let options = ImportOptions { loss, batch, ranks, ..ImportOptions::default() };
         let source = detached(py, || Model::open(&path, &options))?;
         Ok(Model { source: Arc::new(source) })
     }

@@ -9,12 +9,13 @@ import pytest
 import partita
 
 GPT = {"model.dim": 32, "model.layers": 2, "model.heads": 4, "model.sequence": 16, "train.batch": 8}
+MODEL = {key: value for key, value in GPT.items() if key.startswith("model.")}
 TIMES = ("tracing_s", "enumerating_s", "solving_s", "checking_s")
 
 
-def printed(*arguments):
+def printed(*arguments, settings=GPT):
     """The event that the command line prints."""
-    flags = [flag for key, value in GPT.items() for flag in ("--set", f"{key}={value}")]
+    flags = [flag for key, value in settings.items() for flag in ("--set", f"{key}={value}")]
     command = [sys.executable, "-m", "partita", arguments[0], "gpt", "--json", *arguments[1:], *flags]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     (event,) = [event for event in map(json.loads, lines) if event["event"] == arguments[0]]
@@ -48,8 +49,8 @@ def test_a_plan_changes_the_prediction():
 
 
 def test_needs_are_those_of_the_command():
-    needs = partita.estimate("gpt", most=8, settings=GPT)
-    event = printed("estimate", "--most", "8")
+    needs = partita.estimate("gpt", most=8, settings=MODEL)
+    event = printed("estimate", "--most", "8", settings=MODEL)
     assert needs.event == event and needs.parameters == event["parameters"]
     assert [choice.devices for choice in needs.choices] == [choice["devices"] for choice in event["choices"]]
 
