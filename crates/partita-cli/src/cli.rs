@@ -113,7 +113,7 @@ pub enum Command {
     Opt(OptArgs),
     /// Run a function of MLIR once, on any mesh.
     Run(RunArgs),
-    /// List, show or verify the checkpoints of a run.
+    /// List, show, convert or verify the checkpoints of a run.
     Checkpoint(CheckpointArgs),
     /// Measure training steps, matmuls and collectives in the sizes of published benchmarks.
     Bench(BenchArgs),
@@ -177,8 +177,8 @@ pub struct TrainArgs {
     /// `partita profile` does.
     #[arg(long, value_name = "FILE.json", num_args = 0..=1)]
     pub profile: Option<Option<PathBuf>>,
-    /// Write the figures of each step for other programs: to a new file as JSON lines, or, if its name ends in .prom, as the
-    /// latest snapshot in the text format of Prometheus. May be given several times.
+    /// Write the figures of each step for other programs: JSON lines, which are added to a file that exists, or, if its
+    /// name ends in .prom, the latest snapshot in the text format of Prometheus. May be given several times.
     #[arg(long, value_name = "FILE")]
     pub metrics: Vec<PathBuf>,
     /// With --profile: the steps that are recorded, by default wait=1,warmup=1,active=3,repeat=1.

@@ -1,10 +1,9 @@
 //! `train --metrics FILE`: figures of a run for other programs, written while it runs.
 //!
 //! A file whose name ends in `.prom` is replaced as a whole after each step, in the text format of Prometheus, for its
-//! textfile collector (Prometheus, "Exposition formats"). Any other file gets a JSON line per step and validation, as
-//! `--json` prints.
+//! textfile collector (Prometheus, "Exposition formats"). A JSON line per step and validation, as `--json` prints,
+//! is added to any other file.
 
-use crate::files::check_new;
 use crate::output::events::{Event, Step, Validation};
 use partita_base::{Diagnostic, Result};
 use serde_json::Value;
@@ -25,10 +24,11 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Creates the files of JSON lines; snapshots may exist.
+    /// Opens the files. Lines are added to those that a file has, so that a run that is resumed or started again continues
+    /// its file.
     ///
     /// # Errors
-    /// E043 for a file that cannot be written, or that exists and would lose its lines.
+    /// E043 for a file that cannot be written.
     pub fn create(paths: &[PathBuf]) -> Result<Metrics> {
         let mut metrics = Metrics::default();
         for path in paths {
@@ -36,8 +36,7 @@ impl Metrics {
                 replace(path, "").map_err(|error| unwritable(path, &error))?;
                 metrics.snapshots.push(path.clone());
             } else {
-                check_new(path, "the file of metrics", "--metrics")?;
-                let file = OpenOptions::new().append(true).create_new(true).open(path);
+                let file = OpenOptions::new().append(true).create(true).open(path);
                 metrics.lines.push((path.clone(), file.map_err(|error| unwritable(path, &error))?));
             }
         }

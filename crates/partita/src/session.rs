@@ -32,7 +32,7 @@ use std::sync::Arc;
 mod plan;
 
 pub use plan::sets_layouts;
-use plan::{Given, unused_axes};
+use plan::{Given, unused_axes, without_rows};
 
 /// The most ranks of a plan. Planning takes memory for every rank of a collective: a larger mesh is a typo.
 const MOST_PLANNED_RANKS: usize = 65_536;
@@ -244,6 +244,7 @@ impl Session {
         let part = if has_loss(model) { Part::Step } else { Part::Outputs };
         let built = self.build_part(model, &self.plan(model)?, part)?;
         let idle = built.stages.iter().find_map(|stage| stage.partitioned.notes.first().cloned());
+        let idle = idle.or_else(|| without_rows(&built));
         let alike = || unused_axes(&built).into_iter().next().map(|(_, why)| why);
         let cause = idle.map(|note| ("the mesh leaves ranks idle", note));
         let cause = cause.or_else(|| alike().map(|note| ("ranks of the mesh all do the same work", note)));
@@ -307,7 +308,7 @@ impl Session {
         // A plan tells of axes that it does not name; what is left are axes that it names in vain.
         let is_told = |axis: &str| built.notes.iter().any(|note| note.contains(&format!("`{axis}`: its ")));
         let in_vain = unused_axes(built).into_iter().filter(|(axis, _)| !is_told(axis)).map(|(_, why)| why);
-        let told = told.chain(in_vain).chain(self.unused(built));
+        let told = told.chain(in_vain).chain(without_rows(built)).chain(self.unused(built));
         told.chain(self.bubble(built)).chain(self.advice(model, built)).collect()
     }
 

@@ -106,7 +106,7 @@ impl ConfigFlags {
                     .at(flag)
                     .expected(format!("options that can change its answer; `{key}` cannot: {why}"))
                     .found(item.clone())
-                    .help(format!("leave it out; `partita {command} --help` lists all options")));
+                    .help("leave it out"));
             }
         }
         Ok(())

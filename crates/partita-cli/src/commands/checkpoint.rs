@@ -100,7 +100,13 @@ pub fn checkpoint(args: &CheckpointArgs, output: &mut Output) -> Result<Ending> 
             let all = if is_run { present(path)? } else { vec![path.clone()] };
             let problem = |path: &PathBuf| load(path).err().map(|error| problem(&error));
             let checkpoints: Vec<Listed> = all.iter().map(|path| listed(path, problem(path))).collect();
-            let is_damaged = checkpoints.iter().any(|checkpoint| checkpoint.problem.is_some());
+            let damaged = checkpoints.iter().filter(|checkpoint| checkpoint.problem.is_some()).count();
+            let is_damaged = damaged > 0;
+            output.note(format!(
+                "verified: {} of {} checkpoints are whole",
+                checkpoints.len() - damaged,
+                checkpoints.len()
+            ));
             answer(&Checkpoints { checkpoints }, Checkpoints::text, output);
             Ok(if is_damaged { Ending::CheckFailed } else { Ending::Done })
         }

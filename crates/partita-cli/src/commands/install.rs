@@ -25,6 +25,6 @@ pub fn man(args: &ManArgs, output: &mut Output) -> Result<()> {
     };
     std::fs::create_dir_all(&args.folder).map_err(unwritable)?;
     clap_mangen::generate_to(Cli::command(), &args.folder).map_err(unwritable)?;
-    output.note(format!("the manual is in {}: man -M needs a folder man1 in it", args.folder.display()));
+    output.note(format!("the manual is in {0}: `man {0}/partita.1` shows it", args.folder.display()));
     Ok(())
 }

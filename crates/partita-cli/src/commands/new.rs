@@ -68,6 +68,6 @@ fn script() -> String {
             "Every collective, and the line of the plan that causes it."
         ),
         line("simulate config.toml --plan plan.toml", "Predicted time and memory."),
-        line("train config.toml --plan plan.toml --steps 100", "Trains, and saves to runs/.")
+        line("train config.toml --plan plan.toml", "Trains, and saves to runs/.")
     )
 }

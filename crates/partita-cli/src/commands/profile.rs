@@ -138,7 +138,7 @@ impl Recorded {
         }
         text += &format!(
             "\ntime: seconds of all threads in a step; of roofline: the time that the cluster `{}` predicts, by the time \
-             taken\n",
+             taken; the time of a wait is that of a thread that looks whether the data is there, not that in which it ran other ranks\n",
             self.cluster
         );
         if self.waits.ranks.len() > 1 {

@@ -154,11 +154,18 @@ pub fn train(args: &TrainArgs, session: Session, host: &Host, output: &mut Outpu
         Err(_) => run(&AtomicBool::new(false)),
     }?;
     output.end();
-    if let (Some(recording), Some(trace)) = (trainer.take_recording(), &args.profile) {
+    // Of several processes the first one prints the profile of its own ranks.
+    if let (Some(recording), Some(trace), Some(_)) =
+        (trainer.take_recording(), &args.profile, trainer.folder())
+    {
         let runner = trainer.step().train_loop.runner();
-        let recorded = Recorded::of(&session, &recording, runner, By::Op, Sort::Time);
-        answer(&recorded, |recorded| recorded.text(ROWS_SHOWN), output);
-        if let Some(path) = trace {
+        if recording.steps.is_empty() {
+            output.note("no step was recorded: the run ended before; --cycle wait=0,warmup=0,active=1 records the first one");
+        } else {
+            let recorded = Recorded::of(&session, &recording, runner, By::Op, Sort::Time);
+            answer(&recorded, |recorded| recorded.text(ROWS_SHOWN), output);
+        }
+        if let Some(path) = trace.as_ref().filter(|_| !recording.steps.is_empty()) {
             write_trace(path, "--profile", &recording, runner, feed.tokens_per_batch(), None)?;
             output.note(written(path));
         }

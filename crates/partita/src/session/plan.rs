@@ -2,8 +2,8 @@
 
 use super::Session;
 use partita_base::{Diagnostic, Result};
-use partita_ir::ValueId;
-use partita_mesh::Mesh;
+use partita_ir::{Role, ValueId};
+use partita_mesh::{Mesh, rank_list};
 use partita_nn::Model;
 use partita_schedule::{Built, Entry, Plan, Primitive, ReadyOptions, Stage};
 
@@ -123,4 +123,26 @@ pub(super) fn unused_axes(built: &Built) -> Vec<(String, String)> {
     }
     unused.dedup();
     unused
+}
+
+/// The ranks that get no row of the batch, in a sentence; `None` if each gets some.
+pub(super) fn without_rows(built: &Built) -> Option<String> {
+    built.stages.iter().find_map(|stage| {
+        let (graph, mesh) = (&stage.partitioned.graph, &stage.partitioned.mesh);
+        let inputs = graph.inputs.iter().zip(&stage.partitioned.inputs);
+        inputs.filter(|(input, _)| graph.value(**input).role == Role::Input).find_map(|(&input, sharding)| {
+            let value = graph.value(input);
+            let is_empty = |rank: &usize| sharding.local_shape(mesh, &value.ty.shape, *rank).contains(&0);
+            let empty: Vec<usize> =
+                (0..mesh.rank_count()).filter(is_empty).map(|rank| stage.ranks[rank]).collect();
+            let rows = value.ty.shape.first().copied().unwrap_or(0);
+            (!empty.is_empty()).then(|| {
+                format!(
+                    "ranks {} get nothing of `{}`, whose {rows} rows are too few for mesh {mesh}",
+                    rank_list(&empty),
+                    value.name
+                )
+            })
+        })
+    })
 }
