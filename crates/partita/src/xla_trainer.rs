@@ -76,9 +76,10 @@ impl XlaTrainer {
     /// Exports the step of a session with its state, initial or resumed, and with the batches of its steps.
     ///
     /// # Errors
-    /// Those of [`xla::export`]; E315 for a folder of checkpoints that cannot be written, E061 for an exchange folder that
-    /// cannot be written.
+    /// Those of [`xla::export`]; E315 for a folder of checkpoints that cannot be written, E061 without a Python with
+    /// jaxlib, and for an exchange folder that cannot be written.
     pub fn new(session: &Session, resumed: Option<&Saved>) -> Result<XlaTrainer> {
+        check_packages()?;
         let model = session.model()?;
         let feed = session.feed(&model)?;
         let step = xla::export(session, Form::Uniform, resumed)?;
@@ -190,6 +191,19 @@ impl XlaTrainer {
         self.state.saved = Some((step, path));
         Ok(())
     }
+}
+
+/// E061 unless there is a Python that finds the packages of the runner; they are not imported.
+fn check_packages() -> Result<()> {
+    let program = "import importlib.metadata as m; m.version('jax'); m.version('jaxlib')";
+    let done = Command::new(python()).args(["-c", program]).output();
+    let done = done.map_err(|error| failed("its Python cannot be started", error.to_string()))?;
+    if done.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&done.stderr);
+    let last = said.lines().last().unwrap_or_default();
+    Err(failed("its Python lacks a package", last.to_string()))
 }
 
 /// E061.

@@ -212,6 +212,9 @@ impl Found {
                 };
             }
         }
+        if !self.searches.is_empty() {
+            text += "\na search adds up all work and communication; the rows above are simulated, in which they overlap";
+        }
         for (why, places) in &self.refused {
             let more =
                 if places.len() > 3 { format!(" and {} more", places.len() - 3) } else { String::new() };

@@ -284,7 +284,14 @@ fn the_second_signal_ends_a_run_at_once() {
     let place = crate::place();
     let mut running =
         Running::start(&place, &large(&["--checkpoint-dir", "saved", "--checkpoint-every", "1"]));
-    running.wait_for("\"event\":\"step\"", 2);
+    // A run looks for signals after a step and before its checkpoint: with the second checkpoint the third step begins,
+    // which takes seconds.
+    let second = place.path("saved/step-00000002");
+    let begin = Instant::now();
+    while !second.exists() {
+        assert!(begin.elapsed() < Duration::from_secs(300), "{}", running.printed());
+        std::thread::sleep(Duration::from_millis(2));
+    }
     running.signal("-INT");
     running.wait_for("stopping", 1);
     running.signal("-INT");
