@@ -2,8 +2,8 @@
 
 use partita_testkit::{Outcome, Place, newest, train_arguments};
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader, Lines, Read};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The arguments of `launch` for a training run in so many processes.
@@ -103,17 +103,23 @@ fn process(launcher: u32, index: usize) -> Option<u32> {
     })
 }
 
+/// The launcher of a run in two processes that does not end by itself, after its first step, and the lines that follow.
+#[cfg(target_os = "linux")]
+fn endless(place: &Place, err: Stdio) -> (Child, Lines<BufReader<ChildStdout>>) {
+    let arguments = launch(2, "mlp", "dp=2", &["--set", "train.steps=100000000"]);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut launcher = place.command(&arguments).stdout(Stdio::piped()).stderr(err).spawn().unwrap();
+    let mut lines = BufReader::new(launcher.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("\"event\":\"step\"")), "no step was done");
+    (launcher, lines)
+}
+
 #[test]
 #[cfg(target_os = "linux")]
 fn a_process_that_is_killed_ends_the_others_with_one_message() {
     for killed in [1, 0] {
         let place = crate::place();
-        let arguments = launch(2, "mlp", "dp=2", &["--set", "train.steps=100000000"]);
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let mut launcher = place.command(&arguments);
-        let mut launcher = launcher.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(launcher.stdout.take().unwrap()).lines();
-        assert!(lines.any(|line| line.unwrap().contains("\"event\":\"step\"")), "no step was done");
+        let (mut launcher, lines) = endless(&place, Stdio::piped());
         let reader = std::thread::spawn(move || lines.count());
         let id = process(launcher.id(), killed).expect("the process runs");
         let begin = Instant::now();
@@ -248,12 +254,7 @@ fn checkpoints_are_listed_shown_and_verified() {
 #[cfg(target_os = "linux")]
 fn processes_end_with_a_launcher_that_is_killed() {
     let place = crate::place();
-    let arguments = launch(2, "mlp", "dp=2", &["--set", "train.steps=100000000"]);
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let mut launcher = place.command(&arguments);
-    let mut launcher = launcher.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let mut lines = BufReader::new(launcher.stdout.take().unwrap()).lines();
-    assert!(lines.any(|line| line.unwrap().contains("\"event\":\"step\"")), "no step was done");
+    let (mut launcher, lines) = endless(&place, Stdio::null());
     assert!((0..2).all(|index| process(launcher.id(), index).is_some()), "both processes run");
     launcher.kill().unwrap();
     launcher.wait().unwrap();
