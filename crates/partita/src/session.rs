@@ -243,17 +243,17 @@ impl Session {
     pub fn build_model(&self, model: &Model) -> Result<Built> {
         let part = if has_loss(model) { Part::Step } else { Part::Outputs };
         let built = self.build_part(model, &self.plan(model)?, part)?;
-        let idle = built.stages.iter().find_map(|stage| stage.partitioned.notes.first().cloned());
-        let idle = idle.or_else(|| without_rows(&built));
-        let alike = || unused_axes(&built).into_iter().next().map(|(_, why)| why);
-        let cause = idle.map(|note| ("the mesh leaves ranks idle", note));
-        let cause = cause.or_else(|| alike().map(|note| ("ranks of the mesh all do the same work", note)));
-        if self.config.plan.strict
-            && let Some((message, note)) = cause
-        {
-            let mut error = Diagnostic::new("E009", message).at("--strict").note(note);
-            error.help = self.advice(model, &built);
-            return Err(error);
+        if self.config.plan.strict {
+            let idle = built.stages.iter().find_map(|stage| stage.partitioned.notes.first().cloned());
+            let idle = idle.or_else(|| without_rows(&built)).map(|note| ("the mesh leaves ranks idle", note));
+            let alike = || unused_axes(&built).into_iter().next();
+            let cause =
+                idle.or_else(|| alike().map(|(_, why)| ("ranks of the mesh all do the same work", why)));
+            if let Some((message, note)) = cause {
+                let mut error = Diagnostic::new("E009", message).at("--strict").note(note);
+                error.help = self.advice(model, &built);
+                return Err(error);
+            }
         }
         Ok(built)
     }
