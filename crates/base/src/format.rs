@@ -16,6 +16,15 @@ pub fn format_bytes(count: u64) -> String {
     format!("{amount:.1} PiB")
 }
 
+/// A time in the unit that keeps it readable: `1.25 s`, `1.25 ms` or `1.3 us`.
+pub fn format_seconds(seconds: f64) -> String {
+    match seconds.abs() {
+        s if s >= 1.0 => format!("{seconds:.2} s"),
+        s if s >= 1e-3 => format!("{:.2} ms", seconds * 1e3),
+        _ => format!("{:.1} us", seconds * 1e6),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

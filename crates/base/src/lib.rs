@@ -15,6 +15,6 @@ pub use collective::{AnyCollective, CollectiveId};
 pub use combiner::Combiner;
 pub use diagnostic::{Diagnostic, Result};
 pub use dtype::{DType, InertType};
-pub use format::format_bytes;
+pub use format::{format_bytes, format_seconds};
 pub use id::Id;
 pub use nearest::{did_you_mean, nearest};

@@ -5,8 +5,8 @@
 //! is added to any other file.
 
 use crate::output::events::{Event, Step, Validation};
+use crate::output::json_line;
 use partita_base::{Diagnostic, Result};
-use serde_json::Value;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,10 @@ impl Metrics {
     }
 
     fn write<E: Event>(&mut self, event: &E) -> Option<String> {
-        let line = line(event);
+        if self.lines.is_empty() && self.snapshots.is_empty() {
+            return None;
+        }
+        let line = json_line(event);
         let text = self.snapshot();
         let lines = self.lines.iter_mut().map(|(path, file)| (&*path, file.write_all(line.as_bytes())));
         let snapshots = self.snapshots.iter().map(|path| (path, replace(path, &text)));
@@ -94,15 +97,6 @@ impl Metrics {
         figure("validation_loss", "Loss of the last validation.", "gauge", self.validation.map(|v| v.loss));
         text
     }
-}
-
-/// An event as a line of JSON.
-fn line<E: Event>(event: &E) -> String {
-    let mut value = serde_json::to_value(event).expect("events are plain data");
-    if let Value::Object(fields) = &mut value {
-        fields.insert("event".to_string(), E::NAME.into());
-    }
-    format!("{value}\n")
 }
 
 /// Replaces a file as a whole: who reads it meanwhile sees the old text or the new one.

@@ -60,6 +60,12 @@ pub struct Output {
     err: Box<dyn Write>,
 }
 
+/// The line of an event in JSON.
+pub(crate) fn json_line<E: Event>(event: &E) -> String {
+    let line = Line { event: E::NAME, fields: event };
+    serde_json::to_string(&line).expect("events are plain structs") + "\n"
+}
+
 impl Output {
     /// Prints to standard output and standard error. `log_every`: only every so many steps; `None` chooses.
     pub fn new(json: bool, log_every: Option<u64>) -> Output {
@@ -108,9 +114,7 @@ impl Output {
         if !self.json {
             return;
         }
-        let line = Line { event: E::NAME, fields: event };
-        let line = serde_json::to_string(&line).expect("events are plain structs");
-        self.print(&format!("{line}\n"));
+        self.print(&json_line(event));
     }
 
     /// A step loop begins: `first` is the first step to be done (1 in a fresh run), `total` the last.

@@ -60,8 +60,7 @@ pub fn profile(args: &ProfileArgs, session: &Session, output: &mut Output) -> Re
     answer(&recorded, |recorded| recorded.text(args.table.rows), output);
     if let Some(path) = &args.trace {
         let predicted = args.predicted.then_some(&session.config().cluster);
-        let tokens = session.feed(&session.model()?)?.tokens_per_batch();
-        write_trace(path, "--trace", &profiled.recording, runner, tokens, predicted)?;
+        write_trace(path, "--trace", &profiled.recording, runner, profiled.tokens, predicted)?;
         output.note(written(path));
     }
     Ok(())

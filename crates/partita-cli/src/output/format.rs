@@ -1,6 +1,6 @@
 //! Numbers and tables for people.
 
-pub use partita_base::format_bytes as bytes;
+pub use partita_base::{format_bytes as bytes, format_seconds as seconds};
 
 /// A count in three digits or so: `87`, `12.3k`, `4.5M`.
 pub fn short(count: f64) -> String {
@@ -19,15 +19,6 @@ pub fn number(value: f64) -> String {
         format!("{value:.4}")
     } else {
         format!("{value:.3e}")
-    }
-}
-
-/// A predicted time: `1.25 s`, `1.25 ms` or `1.3 us`.
-pub fn seconds(seconds: f64) -> String {
-    match seconds.abs() {
-        s if s >= 1.0 => format!("{seconds:.2} s"),
-        s if s >= 1e-3 => format!("{:.2} ms", seconds * 1e3),
-        _ => format!("{:.1} us", seconds * 1e6),
     }
 }
 

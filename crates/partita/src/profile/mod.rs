@@ -9,7 +9,7 @@ mod rows;
 mod timeline;
 mod waits;
 
-pub use rows::{By, Row, Sort, Totals, rows};
+pub use rows::{By, Row, Sort, Totals, label, rows};
 pub use timeline::timeline;
 pub use waits::{Waits, waits};
 
@@ -223,6 +223,8 @@ pub struct Profiled {
     pub step: PlannedStep,
     /// What was recorded.
     pub recording: Recording,
+    /// Tokens of a step; rows where there are no tokens.
+    pub tokens: usize,
 }
 
 /// Runs as many steps of a session as the cycle needs, from initial parameters, and saves nothing. `watch` is called after
@@ -250,7 +252,7 @@ pub fn profile(session: &Session, cycle: Cycle, watch: &mut dyn FnMut(u64, u64))
         profiler.after(number + 1, step.train_loop.runner_mut());
         watch(number + 1, steps);
     }
-    Ok(Profiled { step, recording: profiler.into_recording() })
+    Ok(Profiled { step, recording: profiler.into_recording(), tokens: feed.tokens_per_batch() })
 }
 
 /// The collective that an instruction starts or waits for.

@@ -140,7 +140,7 @@ fn name(runner: &Runner, program: &Program, index: usize, by: By, rank: usize) -
     let instruction = &program.instructions[index];
     let origin = &instruction.origin;
     Some(match by {
-        By::Op => op(program, instruction),
+        By::Op => label(program, instruction, " x "),
         By::Module(depth) => {
             let names: Vec<&str> = origin.path.split('.').take(depth.max(1)).collect();
             match names.join(".") {
@@ -158,8 +158,9 @@ fn name(runner: &Runner, program: &Program, index: usize, by: By, rank: usize) -
     })
 }
 
-/// What an instruction does, so that like is counted with like.
-fn op(program: &Program, instruction: &Instruction) -> String {
+/// What an instruction does, so that like is counted with like; of matmuls with the shapes of their operands, and `between`
+/// them.
+pub fn label(program: &Program, instruction: &Instruction, between: &str) -> String {
     let what = &instruction.origin.what;
     match &instruction.action {
         Action::Start(_) => format!("start {what}"),
@@ -169,12 +170,8 @@ fn op(program: &Program, instruction: &Instruction) -> String {
             if !is_matmul {
                 return what.clone();
             }
-            let shape = |shape: &[usize]| {
-                let sizes: Vec<String> = shape.iter().map(usize::to_string).collect();
-                format!("[{}]", sizes.join(", "))
-            };
-            let shapes: Vec<String> = compute.inputs.iter().map(|view| shape(&view.shape)).collect();
-            format!("{what} {}", shapes.join(" x "))
+            let shapes: Vec<String> = compute.inputs.iter().map(|view| format!("{:?}", view.shape)).collect();
+            format!("{what} {}", shapes.join(between))
         }
     }
 }

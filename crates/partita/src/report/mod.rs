@@ -9,10 +9,10 @@ mod traffic;
 
 pub use losses::losses;
 
-use crate::profile::{self, Profiled};
+use crate::profile::{self, By, Profiled, Sort};
 use crate::session::Session;
 use crate::stage_table::stage_table;
-use partita_base::{Result, format_bytes};
+use partita_base::{Result, format_bytes, format_seconds};
 use partita_mesh::rank_list;
 use partita_program::ProgramSet;
 use partita_report::{Body, Cell, Report, Series, Timeline};
@@ -70,12 +70,16 @@ pub fn report(session: &Session, measured: &Measured) -> Result<Report> {
     memory(&mut report, &set, &simulation);
     report.section("Communication", TRAFFIC, traffic::matrix(&set, &simulation));
     report.section("Collectives", "Of all ranks, in one step.", traffic::table(&set));
-    let (about, roofline) = tables::roofline(session, &set, measured.profiled);
+    let by_op = measured.profiled.map(|profiled| {
+        let runner = profiled.step.train_loop.runner();
+        profile::rows(&profiled.recording, runner, &config.cluster, By::Op, Sort::Time).0
+    });
+    let (about, roofline) = tables::roofline(session, &set, by_op.as_deref());
     report.section("Roofline", about, roofline);
     if let Some(profiled) = measured.profiled {
         let about = "Means over the recorded steps; time is the sum over threads.";
         report.section("Predicted and measured", about, tables::compared(session, &simulation, profiled));
-        report.section("Time by op", about, tables::profile(session, profiled));
+        report.section("Time by op", about, tables::profile(by_op.as_deref().unwrap_or_default()));
     }
     if !measured.losses.is_empty() {
         let series = measured.losses.iter();
@@ -115,7 +119,7 @@ fn facts(
         ("batch", format!("{} rows in {}", config.train.batch, config.train.dtype)),
         ("microbatches", config.train.microbatches.to_string()),
         ("cluster", config.cluster.name.clone()),
-        ("predicted step", tables::seconds(simulation.step_s)),
+        ("predicted step", format_seconds(simulation.step_s)),
         (
             "rows per second",
             format!("{:.1}", config.train.batch as f64 / simulation.step_s.max(f64::MIN_POSITIVE)),
@@ -129,7 +133,7 @@ fn facts(
     if let Some(profiled) = measured.profiled {
         let steps = &profiled.recording.steps;
         let mean = steps.iter().map(|step| step.seconds()).sum::<f64>() / steps.len().max(1) as f64;
-        facts.push(("measured step", tables::seconds(mean)));
+        facts.push(("measured step", format_seconds(mean)));
     }
     facts.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
 }

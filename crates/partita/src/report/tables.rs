@@ -1,11 +1,11 @@
 //! Tables of a report.
 
 use crate::layouts::origin;
-use crate::profile::{self, By, Profiled, Sort};
+use crate::profile::{self, By, Profiled, Row, Sort};
 use crate::session::Session;
 use crate::stage_table::StageRow;
 use indexmap::IndexMap;
-use partita_base::format_bytes;
+use partita_base::{format_bytes, format_seconds as seconds};
 use partita_ir::Role;
 use partita_mesh::rank_list;
 use partita_program::{Action, Program, ProgramSet};
@@ -18,15 +18,6 @@ const MOST_ROWS: usize = 15;
 
 fn names<const N: usize>(header: [&str; N]) -> Vec<String> {
     header.map(String::from).to_vec()
-}
-
-/// `1.25 ms`.
-pub fn seconds(seconds: f64) -> String {
-    match seconds {
-        s if s >= 1.0 => format!("{s:.2} s"),
-        s if s >= 1e-3 => format!("{:.2} ms", s * 1e3),
-        s => format!("{:.1} us", s * 1e6),
-    }
 }
 
 /// What each slice of a pipeline runs.
@@ -76,15 +67,13 @@ pub fn owners(program: &Program) -> Body {
 }
 
 /// The ops under the roofline of the cluster's device: as they ran if the step was profiled, as predicted otherwise.
-pub fn roofline(session: &Session, set: &ProgramSet, profiled: Option<&Profiled>) -> (&'static str, Body) {
+pub fn roofline(session: &Session, set: &ProgramSet, by_op: Option<&[Row]>) -> (&'static str, Body) {
     let device = &session.config().cluster.device;
     // (operations, bytes, seconds) by op.
     let mut ops: IndexMap<String, (f64, f64, f64)> = IndexMap::new();
-    let about = match profiled {
-        Some(profiled) => {
-            let (runner, cluster) = (profiled.step.train_loop.runner(), &session.config().cluster);
-            let (rows, _) = profile::rows(&profiled.recording, runner, cluster, By::Op, Sort::Time);
-            ops.extend(rows.into_iter().map(|row| (row.what, (row.flops, row.bytes, row.seconds))));
+    let about = match by_op {
+        Some(rows) => {
+            ops.extend(rows.iter().map(|row| (row.what.clone(), (row.flops, row.bytes, row.seconds))));
             "Ops as they ran, on one thread each; the size of a circle is its share of the time. The lines are the peak of \
              the cluster's device."
         }
@@ -133,11 +122,9 @@ pub fn compared(session: &Session, simulation: &Simulation, profiled: &Profiled)
     Body::Table { header: names(["", "predicted", "measured", "ratio"]), rows: lines }
 }
 
-/// Where the time of the recorded steps went.
-pub fn profile(session: &Session, profiled: &Profiled) -> Body {
-    let (runner, cluster) = (profiled.step.train_loop.runner(), &session.config().cluster);
-    let (rows, _) = profile::rows(&profiled.recording, runner, cluster, By::Op, Sort::Time);
-    let row = |row: &profile::Row| {
+/// Where the time of the recorded steps went, by op.
+pub fn profile(rows: &[Row]) -> Body {
+    let row = |row: &Row| {
         vec![
             row.what.clone(),
             format!("{:.0}", row.calls),

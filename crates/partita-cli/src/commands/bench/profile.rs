@@ -3,8 +3,9 @@
 use crate::output::events::Event;
 use crate::output::format::table;
 use indexmap::IndexMap;
+use partita::profile::label;
 use partita_base::Result;
-use partita_program::{Action, Instruction, Program, RegionKind};
+use partita_program::Action;
 use partita_runtime::Runner;
 use serde::Serialize;
 
@@ -90,7 +91,7 @@ impl Profile {
         let mut kinds: IndexMap<(String, &'static str), (usize, u64, f64, f64)> = IndexMap::new();
         for (program, spent) in runner.programs().iter().zip(nanos) {
             for (index, instruction) in program.instructions.iter().enumerate() {
-                let key = (describe(program, instruction), instruction.origin.phase.name());
+                let key = (label(program, instruction, " "), instruction.origin.phase.name());
                 let (count, nanos, flops, bytes) = kinds.entry(key).or_default();
                 *count += 1;
                 *nanos += spent[index];
@@ -149,24 +150,6 @@ impl Profile {
         ]);
         let header = ["instruction", "phase", "count", "ms", "share", "GFLOP/s", "GB/s"];
         format!("{}: {:.3} ms a step\n{}", self.case, self.step_ms, table(&header, &lines))
-    }
-}
-
-/// What an instruction does, so that like is counted with like.
-fn describe(program: &Program, instruction: &Instruction) -> String {
-    let what = &instruction.origin.what;
-    match &instruction.action {
-        Action::Start(_) => format!("start {what}"),
-        Action::Wait(_) => format!("wait {what}"),
-        Action::Compute(compute) => {
-            let region = program.region(compute.region);
-            let is_product = region.kind == RegionKind::Single && what.contains("dot");
-            if !is_product {
-                return what.clone();
-            }
-            let shapes: Vec<String> = compute.inputs.iter().map(|view| format!("{:?}", view.shape)).collect();
-            format!("{what} {}", shapes.join(" "))
-        }
     }
 }
 
