@@ -17,7 +17,7 @@ use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::{Role, TensorType, ValueId};
 use partita_nn::Context;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The meaning of a name of a graph.
 #[derive(Clone, Copy, Debug)]
@@ -197,6 +197,16 @@ fn results(node: &Node) -> Vec<Option<&str>> {
     names
 }
 
+/// The module's own name of an input whose values are in the file.
+fn stored_name(spec: &InputSpec) -> Option<&str> {
+    match spec {
+        InputSpec::Parameter { parameter_name: name, .. }
+        | InputSpec::Buffer { buffer_name: name, .. }
+        | InputSpec::TensorConstant { tensor_constant_name: name, .. } => Some(name),
+        _ => None,
+    }
+}
+
 impl<'p> Lowering<'p> {
     /// Binds the inputs of the program.
     fn inputs(
@@ -207,15 +217,22 @@ impl<'p> Lowering<'p> {
         let module = &file.program.graph_module;
         let mut stored = Stored::default();
         let mut inputs = IndexMap::new();
+        let stored_names: BTreeSet<&str> = module.signature.input_specs.iter().filter_map(stored_name).collect();
         for spec in &module.signature.input_specs {
             let (argument, name) = match spec {
-                InputSpec::UserInput { arg: Argument::Tensor(name) } => {
-                    let ty = self.declared(&module.graph, name)?;
-                    partita_nn::context::check_name(name, name)?;
+                InputSpec::UserInput { arg: Argument::Tensor(argument) } => {
+                    let ty = self.declared(&module.graph, argument)?;
+                    partita_nn::context::check_name(argument, argument)?;
+                    // Inputs and state share one space of names; an argument of `forward` may have a parameter's name.
+                    let mut unique = argument.clone();
+                    while stored_names.contains(unique.as_str()) {
+                        unique.push_str("_input");
+                    }
+                    let name = &unique;
                     let value = self.cx.input(name, ty.dtype, &ty.shape);
                     let tensor = self.tensors.fresh(value, ty.dtype.is_float(), false);
-                    scope.0.insert(name.clone(), Binding::Tensor(tensor));
-                    inputs.insert(name.clone(), ty);
+                    scope.0.insert(argument.clone(), Binding::Tensor(tensor));
+                    inputs.insert(unique, ty);
                     continue;
                 }
                 InputSpec::UserInput { arg: Argument::Int(Int::Name(name)) } => {
@@ -229,9 +246,9 @@ impl<'p> Lowering<'p> {
                         .expected("parameters, buffers and tensors")
                         .found("a custom object or a token of an effect"));
                 }
-                InputSpec::Parameter { arg, parameter_name } => (&arg.name, parameter_name),
-                InputSpec::Buffer { arg, buffer_name } => (&arg.name, buffer_name),
-                InputSpec::TensorConstant { arg, tensor_constant_name } => (&arg.name, tensor_constant_name),
+                InputSpec::Parameter { arg, parameter_name: name }
+                | InputSpec::Buffer { arg, buffer_name: name }
+                | InputSpec::TensorConstant { arg, tensor_constant_name: name } => (&arg.name, name),
             };
             partita_nn::context::check_name(name, name)?;
             let tensor = file.value_of(spec).ok_or_else(|| {
