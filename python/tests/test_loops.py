@@ -251,3 +251,33 @@ def test_an_error_in_a_pass_does_not_end_the_module():
     for m in (module, planned):
         m(X, labels).backward()
     close(gradients(planned), gradients(module))
+
+
+class Packed(nn.Module):
+    """Queries, keys and values from one linear layer, which is stored in three pieces; and an argument of a parameter's
+    name."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Parameter(torch.randn(12, 8))
+        self.qkv, self.o = nn.Linear(8, 24), nn.Linear(8, 8)
+
+    def forward(self, tokens):
+        q, k, v = self.qkv(self.tokens[tokens]).split(8, dim=-1)
+        return self.o(torch.softmax(q @ k.transpose(-1, -2), dim=-1) @ v)
+
+
+@pytest.mark.parametrize("mesh, plan", [("dp=1", {}), ("tp=2", {"qkv": "colwise", "o": "rowwise"})])
+def test_packed_layers_and_an_argument_with_the_name_of_a_parameter(mesh, plan):
+    torch.manual_seed(3)
+    module, tokens = Packed(), torch.arange(10).reshape(2, 5)
+    planned = partita.Schedule(partita.load(module, tokens), mesh, plan).build()
+    reference = copy.deepcopy(module)
+    for m in (reference, planned):
+        optimizer = torch.optim.SGD(m.parameters(), lr=0.5)
+        for _ in range(3):
+            optimizer.zero_grad()
+            m(tokens).square().mean().backward()
+            optimizer.step()
+    close(gradients(planned), gradients(reference))
+    close(dict(planned.state_dict()), dict(reference.state_dict()))

@@ -6,6 +6,7 @@
 //! method writes to the local ranks, and reads from others over the control channel.
 
 mod lent;
+mod outputs;
 mod state;
 
 use std::sync::Arc;
@@ -515,21 +516,6 @@ impl TrainLoop {
         let layout =
             self.inputs.iter().find(|layout| layout.name == name).ok_or_else(|| self.unknown_input(name))?;
         self.collect(layout, |rank| self.runner.read_input(rank, name))
-    }
-
-    /// The global value of an output of the last step.
-    ///
-    /// # Errors
-    /// E414 for an unknown name, E419 if ranks hold partial values that are not yet reduced.
-    pub fn output(&self, name: &str) -> Result<TensorData> {
-        let layout = self.outputs.iter().find(|layout| layout.name == name).ok_or_else(|| {
-            let error = Diagnostic::new("E414", format!("the step has no output `{name}`"));
-            match did_you_mean(name, self.outputs.iter().map(|layout| layout.name.as_str())) {
-                Some(help) => error.help(help),
-                None => error,
-            }
-        })?;
-        self.collect(layout, |rank| self.runner.read_output(rank, name))
     }
 
     /// The global tensor from its shards, on every process.

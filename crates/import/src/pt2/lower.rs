@@ -217,7 +217,8 @@ impl<'p> Lowering<'p> {
         let module = &file.program.graph_module;
         let mut stored = Stored::default();
         let mut inputs = IndexMap::new();
-        let stored_names: BTreeSet<&str> = module.signature.input_specs.iter().filter_map(stored_name).collect();
+        let stored_names: BTreeSet<&str> =
+            module.signature.input_specs.iter().filter_map(stored_name).collect();
         for spec in &module.signature.input_specs {
             let (argument, name) = match spec {
                 InputSpec::UserInput { arg: Argument::Tensor(argument) } => {
