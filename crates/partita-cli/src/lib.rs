@@ -14,7 +14,6 @@ pub mod metrics;
 pub mod output;
 pub mod run;
 
-use clap::Parser;
 use cli::{Cli, usage_error};
 use commands::launch;
 use output::Output;
@@ -39,7 +38,7 @@ pub fn run_with(arguments: Vec<OsString>) -> u8 {
 /// As [`run_with`], in a program with more engines. Of several processes, the first one prints.
 pub fn run_on(arguments: Vec<OsString>, host: &Host) -> u8 {
     let json = arguments.iter().any(|argument| argument == "--json");
-    let cli = match Cli::try_parse_from(arguments) {
+    let cli = match Cli::read(arguments) {
         Ok(cli) => cli,
         Err(error) => return not_parsed(error, json),
     };
@@ -68,7 +67,7 @@ pub fn run_on(arguments: Vec<OsString>, host: &Host) -> u8 {
 /// # Errors
 /// What the command refuses, and E020 for arguments that it does not have.
 pub fn ask(arguments: Vec<OsString>) -> Result<String> {
-    let cli = match Cli::try_parse_from(arguments) {
+    let cli = match Cli::read(arguments) {
         Ok(cli) => cli,
         Err(error) => return usage_error(error).map_or_else(|help| Ok(help.render().to_string()), Err),
     };

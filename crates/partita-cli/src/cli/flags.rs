@@ -68,6 +68,30 @@ pub struct ConfigFlags {
     pub set: Vec<String>,
 }
 
+/// The key that each flag of [`ConfigFlags`] sets.
+pub(super) const KEYS: [(&str, &str); 16] = [
+    ("--mesh", "mesh.shape"),
+    ("--cluster", "cluster.name"),
+    ("--steps", "train.steps"),
+    ("--seed", "train.seed"),
+    ("--batch", "train.batch"),
+    ("--microbatches", "train.microbatches"),
+    ("--timetable", "train.timetable"),
+    ("--dtype", "train.dtype"),
+    ("--data", "data.path"),
+    ("--plan", "plan.file"),
+    ("--sequence-parallel", "plan.sequence_parallel"),
+    ("--vocab-parallel", "plan.vocab_parallel"),
+    ("--strict", "plan.strict"),
+    ("--memory-limit", "train.memory_limit"),
+    ("--verify-limit", "train.verify_limit"),
+    ("--kernels", "train.kernels"),
+];
+
+fn key_of(flag: &str) -> &'static str {
+    KEYS.iter().find(|(name, _)| *name == flag).map(|(_, key)| *key).expect("a flag of the table")
+}
+
 /// `section.key=value`, the value a TOML literal that reads back as it was.
 pub(super) fn item(key: &str, value: impl Into<Value>) -> String {
     format!("{key}={}", value.into())
@@ -102,42 +126,41 @@ impl ConfigFlags {
     /// Each option that is given, and its override: those of `--set` last.
     pub(super) fn given(&self) -> Result<Vec<(&'static str, String)>> {
         let texts = [
-            ("--mesh", "mesh.shape", &self.mesh),
-            ("--timetable", "train.timetable", &self.timetable),
-            ("--dtype", "train.dtype", &self.dtype),
-            ("--memory-limit", "train.memory_limit", &self.memory_limit),
-            ("--kernels", "train.kernels", &self.kernels),
+            ("--mesh", &self.mesh),
+            ("--timetable", &self.timetable),
+            ("--dtype", &self.dtype),
+            ("--memory-limit", &self.memory_limit),
+            ("--kernels", &self.kernels),
         ];
-        let paths = [
-            ("--cluster", "cluster.name", &self.cluster),
-            ("--data", "data.path", &self.data),
-            ("--plan", "plan.file", &self.plan),
-        ];
+        let paths = [("--cluster", &self.cluster), ("--data", &self.data), ("--plan", &self.plan)];
         let counts = [
-            ("--steps", "train.steps", self.steps),
-            ("--seed", "train.seed", self.seed),
-            ("--batch", "train.batch", self.batch),
-            ("--microbatches", "train.microbatches", self.microbatches),
+            ("--steps", self.steps),
+            ("--seed", self.seed),
+            ("--batch", self.batch),
+            ("--microbatches", self.microbatches),
         ];
         let switches = [
-            ("--sequence-parallel", "plan.sequence_parallel", self.sequence_parallel),
-            ("--vocab-parallel", "plan.vocab_parallel", self.vocab_parallel),
-            ("--strict", "plan.strict", self.strict),
+            ("--sequence-parallel", self.sequence_parallel),
+            ("--vocab-parallel", self.vocab_parallel),
+            ("--strict", self.strict),
         ];
         let mut given = Vec::new();
-        given
-            .extend(texts.into_iter().filter_map(|(flag, key, text)| Some((flag, item(key, text.clone()?)))));
-        for (flag, key, path) in paths {
-            given.extend(
-                path.as_ref()
-                    .map(|path| Ok::<_, Box<Diagnostic>>((flag, path_item(key, path)?)))
-                    .transpose()?,
-            );
+        for (flag, text) in texts {
+            given.extend(text.as_ref().map(|text| (flag, item(key_of(flag), text.clone()))));
+        }
+        for (flag, path) in paths {
+            if let Some(path) = path {
+                given.push((flag, path_item(key_of(flag), path)?));
+            }
+        }
+        for (flag, count) in counts {
+            given.extend(count.map(|count| (flag, count_item(key_of(flag), count))));
         }
         given
-            .extend(counts.iter().filter_map(|(flag, key, count)| Some((*flag, count_item(key, (*count)?)))));
-        given.extend(self.verify_limit.map(|limit| ("--verify-limit", item("train.verify_limit", limit))));
-        given.extend(switches.iter().filter(|(.., on)| *on).map(|(flag, key, _)| (*flag, item(key, true))));
+            .extend(self.verify_limit.map(|limit| ("--verify-limit", item(key_of("--verify-limit"), limit))));
+        for (flag, _) in switches.iter().filter(|(_, is_on)| *is_on) {
+            given.push((flag, item(key_of(flag), true)));
+        }
         given.extend(self.set.iter().map(|item| ("--set", item.clone())));
         Ok(given)
     }

@@ -1,14 +1,13 @@
 //! Tests of flags and of the config keys that they set.
 
 use super::*;
-use clap::CommandFactory;
 use partita::config::Config;
 use partita_base::DType;
 use partita_runtime::MemoryLimit;
 use std::path::Path;
 
 fn parse(line: &str) -> Command {
-    Cli::try_parse_from(line.split_whitespace()).unwrap_or_else(|error| panic!("{error}")).command
+    Cli::read(line.split_whitespace()).unwrap_or_else(|error| panic!("{error}")).command
 }
 
 /// The config that a command is about, and the overrides of its flags.
@@ -29,7 +28,7 @@ fn config(line: &str) -> Config {
 
 #[test]
 fn the_definition_is_sound() {
-    Cli::command().debug_assert();
+    Cli::command_line().debug_assert();
 }
 
 #[test]
@@ -84,7 +83,7 @@ fn resume_takes_a_path_or_none() {
 #[test]
 fn json_may_stand_anywhere_and_mistakes_are_usage_errors() {
     for line in ["partita --json env", "partita env --json", "partita train gpt --json"] {
-        assert!(Cli::try_parse_from(line.split_whitespace()).unwrap().json);
+        assert!(Cli::read(line.split_whitespace()).unwrap().json);
     }
     for line in [
         "partita",
@@ -94,7 +93,7 @@ fn json_may_stand_anywhere_and_mistakes_are_usage_errors() {
         "partita lower gpt --stage remote",
         "partita train --steps many",
     ] {
-        let error = Cli::try_parse_from(line.split_whitespace()).map(|_| ()).unwrap_err();
+        let error = Cli::read(line.split_whitespace()).map(|_| ()).unwrap_err();
         assert_eq!(error.exit_code(), 2, "{line}");
     }
 }
@@ -102,11 +101,11 @@ fn json_may_stand_anywhere_and_mistakes_are_usage_errors() {
 #[test]
 fn the_flag_that_kernels_replaced_says_what_to_write() {
     for line in ["partita train gpt --portable", "partita bench --portable"] {
-        let error = Cli::try_parse_from(line.split_whitespace()).map(|_| ()).unwrap_err();
+        let error = Cli::read(line.split_whitespace()).map(|_| ()).unwrap_err();
         let diagnostic = usage_error(error).unwrap_or_else(|error| panic!("{error}"));
         let help = diagnostic.help.as_deref().unwrap_or_default();
         assert!(diagnostic.code == "E033" && help.contains("--kernels portable"), "{diagnostic}");
-        let mut command = Cli::command();
+        let mut command = Cli::command_line();
         let name = line.split_whitespace().nth(1).unwrap();
         let help = command.find_subcommand_mut(name).unwrap().render_long_help().to_string();
         assert!(help.contains("--kernels") && !help.contains("--portable"), "{help}");
@@ -119,7 +118,20 @@ fn hidden_flags_parse_but_are_not_shown() {
         panic!("verify")
     };
     assert_eq!((args.runner, args.break_rule.as_deref()), (Runner::Cpu, Some("layers.0.mlp")));
-    let mut command = Cli::command();
+    let mut command = Cli::command_line();
     let help = command.find_subcommand_mut("verify").unwrap().render_long_help().to_string();
     assert!(help.contains("--runner") && !help.contains("break-rule"), "{help}");
+}
+
+#[test]
+fn help_leaves_out_what_a_command_refuses() {
+    let help = |name: &str| {
+        let mut commands = Cli::command_line();
+        commands.find_subcommand_mut(name).unwrap().render_long_help().to_string()
+    };
+    assert!(help("train").contains("--steps") && help("train").contains("--data"));
+    assert!(!help("profile").contains("--steps <") && help("profile").contains("--data <"));
+    assert!(!help("estimate").contains("--mesh <") && help("estimate").contains("--cluster <"));
+    let Command::Show(args) = parse("partita show gpt --seed 3") else { panic!("show") };
+    assert_eq!(args.flags.seed, Some(3));
 }

@@ -3,10 +3,13 @@
 //! Every command that takes a CONFIG has the flags of [`ConfigFlags`], each of which sets a key. A command lists the keys
 //! (or whole sections) that cannot change its answer; a flag that sets one of them is an error. `--set` sets keys of the
 //! config of a run, as its file does, and a command about a run may need only a part of them; it is refused where no run is
-//! meant at all.
+//! meant at all. The help of a command leaves out the flags that it never reads.
 
-use super::{Command, ConfigFlags};
+use super::flags::KEYS;
+use super::{Cli, Command, ConfigFlags};
+use clap::{CommandFactory, FromArgMatches};
 use partita_base::{Diagnostic, Result};
+use std::ffi::OsString;
 
 /// What a command does not read.
 #[derive(Clone, Copy)]
@@ -62,29 +65,75 @@ const OF_PAGE: Unread = of_no_run(&[("", "the page of a code has no config")]);
 pub(crate) const OF_A_PLAN_FILE: Unread =
     of_no_run(&[("", "the plan is converted as it is, without a model")]);
 
+/// What the commands do not read, whatever else is given.
+const OF_COMMANDS: [(&str, Unread); 9] = [
+    ("verify", OF_VERIFY),
+    ("show", OF_A_STEP),
+    ("explain", OF_A_STEP),
+    ("lower", OF_A_STEP),
+    ("eval", OF_EVAL),
+    ("simulate", OF_A_STEP),
+    ("estimate", OF_ESTIMATE),
+    ("plan", OF_A_STEP),
+    ("profile", OF_PROFILE),
+];
+
+impl Cli {
+    /// The command of these arguments, the name of the program first.
+    ///
+    /// # Errors
+    /// Those of clap, and what it calls so: help and version.
+    pub fn read<T>(arguments: impl IntoIterator<Item = T>) -> std::result::Result<Cli, clap::Error>
+    where
+        T: Into<OsString> + Clone,
+    {
+        Cli::from_arg_matches(&Cli::command_line().try_get_matches_from(arguments)?)
+    }
+
+    /// The commands as clap reads them and prints their help, without the flags that a command refuses.
+    pub fn command_line() -> clap::Command {
+        OF_COMMANDS.iter().fold(Cli::command(), |commands, (name, unread)| {
+            let is_refused = |key: &str| unread.reason(key).is_some();
+            let flags =
+                KEYS.iter().filter(|(_, key)| is_refused(key)).map(|(flag, _)| flag[2..].replace('-', "_"));
+            flags.fold(commands, |commands, flag| {
+                commands.mut_subcommand(name, |command| command.mut_arg(flag, |argument| argument.hide(true)))
+            })
+        })
+    }
+}
+
+impl Unread {
+    /// Why this key does not matter.
+    fn reason(&self, key: &str) -> Option<&'static str> {
+        let is_within = |section: &str| {
+            let rest = key.strip_prefix(section);
+            section.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        self.keys.iter().find(|(section, _)| is_within(section)).map(|(_, why)| *why)
+    }
+}
+
 impl Command {
     /// E033 for an option that the command does not read.
     pub fn check_options(&self) -> Result<()> {
-        let (name, flags, unread) = match self {
-            Command::Verify(args) => ("verify", &args.flags, OF_VERIFY),
-            Command::Show(args) => ("show", &args.flags, if args.keys { OF_KEYS } else { OF_A_STEP }),
-            Command::Explain(args) => {
-                ("explain", &args.flags, if args.code().is_some() { OF_PAGE } else { OF_A_STEP })
-            }
-            Command::Lower(args) => ("lower", &args.flags, OF_A_STEP),
-            Command::Eval(args) => ("eval", &args.flags, OF_EVAL),
-            Command::Simulate(args) => {
-                ("simulate", &args.flags, if args.rows.is_some() { OF_ROWS } else { OF_A_STEP })
-            }
-            Command::Estimate(args) => ("estimate", &args.flags, OF_ESTIMATE),
-            Command::Plan(args) => ("plan", &args.flags, OF_A_STEP),
-            Command::Profile(args) => ("profile", &args.flags, OF_PROFILE),
+        let (name, flags, otherwise) = match self {
+            Command::Verify(args) => ("verify", &args.flags, None),
+            Command::Show(args) => ("show", &args.flags, args.keys.then_some(OF_KEYS)),
+            Command::Explain(args) => ("explain", &args.flags, args.code().map(|_| OF_PAGE)),
+            Command::Lower(args) => ("lower", &args.flags, None),
+            Command::Eval(args) => ("eval", &args.flags, None),
+            Command::Simulate(args) => ("simulate", &args.flags, args.rows.as_ref().map(|_| OF_ROWS)),
+            Command::Estimate(args) => ("estimate", &args.flags, None),
+            Command::Plan(args) => ("plan", &args.flags, None),
+            Command::Profile(args) => ("profile", &args.flags, None),
             Command::Report(args) => {
-                ("report", &args.flags, if args.measured { OF_PROFILE } else { OF_A_STEP })
+                ("report", &args.flags, Some(if args.measured { OF_PROFILE } else { OF_A_STEP }))
             }
             _ => return Ok(()),
         };
-        flags.refuse(name, unread)
+        let of_command = || OF_COMMANDS.iter().find(|(of, _)| *of == name).map(|(_, unread)| *unread);
+        flags.refuse(name, otherwise.or_else(of_command).expect("a command of the table"))
     }
 }
 
@@ -96,12 +145,7 @@ impl ConfigFlags {
                 continue;
             }
             let key = item.split('=').next().unwrap_or_default();
-            let is_within = |section: &str| {
-                section.is_empty()
-                    || key == section
-                    || key.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'))
-            };
-            if let Some((_, why)) = unread.keys.iter().find(|(section, _)| is_within(section)) {
+            if let Some(why) = unread.reason(key) {
                 return Err(Diagnostic::new("E033", format!("`partita {command}` does not read `{flag}`"))
                     .at(flag)
                     .expected(format!("options that can change its answer; `{key}` cannot: {why}"))

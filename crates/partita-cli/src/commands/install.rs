@@ -2,13 +2,12 @@
 
 use crate::cli::{Cli, CompletionsArgs, ManArgs};
 use crate::output::Output;
-use clap::CommandFactory;
 use partita_base::{Diagnostic, Result};
 
 /// Prints the completions of a shell.
 pub fn completions(args: &CompletionsArgs, output: &mut Output) {
     let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "partita", &mut text);
+    clap_complete::generate(args.shell, &mut Cli::command_line(), "partita", &mut text);
     output.text(String::from_utf8_lossy(&text).into_owned());
 }
 
@@ -24,7 +23,7 @@ pub fn man(args: &ManArgs, output: &mut Output) -> Result<()> {
             .found(error.to_string())
     };
     std::fs::create_dir_all(&args.folder).map_err(unwritable)?;
-    clap_mangen::generate_to(Cli::command(), &args.folder).map_err(unwritable)?;
+    clap_mangen::generate_to(Cli::command_line(), &args.folder).map_err(unwritable)?;
     output.note(format!("the manual is in {0}: `man {0}/partita.1` shows it", args.folder.display()));
     Ok(())
 }
