@@ -25,6 +25,7 @@ pub fn new(args: &NewArgs, output: &mut Output) -> Result<()> {
             .at(folder.display().to_string())
             .expected("a new name in an existing folder")
             .found(error.to_string())
+            .help("choose another name: what is in a folder is never overwritten")
     })?;
     let write = |name: &str, text: &str| {
         let path: &Path = &folder.join(name);
