@@ -39,7 +39,7 @@ def load(
         args = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
         kwargs = {}
     exported = _exported(model if loss is None else with_loss(model, loss, len(args)), args, kwargs)
-    return _imported(exported, model, loss_name, batch, ranks)
+    return _imported(exported, model, loss_name, batch, ranks, loss)
 
 
 def with_loss(module: torch.nn.Module, loss: Callable[..., Any], count: int) -> torch.nn.Module:
@@ -110,13 +110,14 @@ def _imported(
     loss: str | None = None,
     batch: int | None = None,
     ranks: int | None = None,
+    function: Callable[..., Any] | None = None,
 ) -> Model:
     with tempfile.TemporaryDirectory(prefix="partita-") as folder:
         path = os.path.join(folder, "model.pt2")
         torch.export.save(exported, path)
         # The file is mapped: its bytes stay after its name is gone.
         native = _partita.Model(path, loss, batch, ranks)
-    return Model(native, module, _returning(exported), lambda path: torch.export.save(exported, path))
+    return Model(native, module, _returning(exported), lambda path: torch.export.save(exported, path), function)
 
 
 def _returning(exported: Any) -> Callable[[Sequence[Any]], Any]:

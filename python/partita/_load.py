@@ -24,11 +24,14 @@ class Model:
         module: torch.nn.Module | None = None,
         returned: Callable[[Sequence[Any]], Any] | None = None,
         file: str | Callable[[str], object] = "",
+        loss: Callable[..., Any] | None = None,
     ) -> None:
         self._native = native
         # The file that it came from, or what writes one.
         self._file = file
         self._module = module
+        # The function that `load` took as the loss.
+        self._loss = loss
         # What the module returns, as a function of the tensors in it.
         self._returned = returned
         self._types = {name: (dtype, tuple(shape)) for name, dtype, shape in native.inputs()}

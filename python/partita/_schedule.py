@@ -246,12 +246,12 @@ class Schedule(At):
 
         return planned(self.model, self.plan, self.mesh)
 
-    def trainer(self, optimizer: Any = None, seed: int = 0) -> Any:
+    def trainer(self, optimizer: Any = None, seed: int = 0, engine: str = "native") -> Any:
         """A ``Trainer`` of this model, plan and mesh."""
         from partita._trainer import Trainer
 
         rule = self._optimizer if optimizer is None else optimizer
-        return Trainer(self.model, self.plan, self.mesh, rule, seed=seed, _options=self._options)
+        return Trainer(self.model, self.plan, self.mesh, rule, seed=seed, engine=engine, _options=self._options)
 
     def __str__(self) -> str:
         return str(self._native)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from partita import _partita
 from partita._load import Model, named_inputs
@@ -14,18 +14,22 @@ from partita._partita import Mesh, Plan
 from partita._schedule import mesh_of, plan_of, step_options
 from partita._tensors import pack, to_numpy, to_torch
 
+if TYPE_CHECKING:
+    from partita.torch._engine import Ranks
+
 __all__ = ["Trainer"]
 
 
 class Trainer:
-    """A model that trains on a mesh under a plan. All ranks run in this process, without the interpreter lock.
+    """A model that trains on a mesh under a plan. All ranks run in this process, without the interpreter lock; or, with
+    ``engine="torch"``, each in a process of a launcher, on the runtime of PyTorch (see ``partita.torch``).
 
     ``plan`` is a ``Plan``, a text, a dictionary from module patterns to styles, or None, which shards only the batch.
     ``optimizer`` is one of ``partita.optim``, its name, or a new optimizer of PyTorch, which is read and not changed;
     AdamW by default. With ``microbatches``, the gradients of the parts of a batch are summed before the update.
 
     Raises ``PartitaError``: E055 for a model without a loss, E057 for an optimizer's number out of range, what the plan
-    refuses.
+    refuses, E394 for what PyTorch cannot run.
     """
 
     def __init__(
@@ -39,6 +43,7 @@ class Trainer:
         clip_grad_norm: float | None = None,
         sequence_parallel: bool = False,
         seed: int = 0,
+        engine: str = "native",
         _options: dict[str, Any] | None = None,
     ) -> None:
         self.model = model
@@ -49,7 +54,14 @@ class Trainer:
             options = _options | {"optimizer": options["optimizer"]}
         self.lr = rule.lr
         self.grad_norm: float | None = None
-        self._native = _partita.Trainer(model._native, self.plan, self.mesh, options, seed)
+        if engine == "native":
+            self._native: _partita.Trainer | Ranks = _partita.Trainer(model._native, self.plan, self.mesh, options, seed)
+        elif engine == "torch":
+            from partita.torch import _engine
+
+            self._native = _engine.Ranks(model, self.plan, self.mesh, rule, options, seed)
+        else:
+            raise ValueError(f"no engine {engine!r}: expected native or torch")
 
     def step(self, batch: Any, lr: float | None = None) -> float:
         """One step on a global batch, and its loss.

@@ -22,6 +22,8 @@ DOCUMENTS = sorted(
     for path in ROOT.rglob("*.md")
     if not any(part in SKIPPED or part.startswith(".") for part in path.relative_to(ROOT).parts)
 )
+# Pages whose program runs once in each of so many processes; what the first one prints counts.
+LAUNCHED = {"torch": 4}
 PAGES = [ROOT / "python" / "README.md", *sorted((ROOT / "python" / "docs").glob("*.md"))]
 
 
@@ -92,9 +94,14 @@ def test_programs_on_pages_run_and_print_what_they_say(path, tmp_path):
     script = tmp_path / "page.py"
     script.write_text("".join(f"{code}\nprint({end!r}, flush=True)\n" for code, _ in found))
     environment = os.environ | {"PYTHONPATH": str(Path(partita.__file__).resolve().parents[1]), "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    count = LAUNCHED.get(path.stem)
+    launcher = [] if count is None else ["-m", "partita.launch", "-n", str(count)]
+    done = subprocess.run([sys.executable, *launcher, script], capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    printed = done.stdout.split(end + "\n")
+    lines = done.stdout.splitlines(keepends=True)
+    if count is not None:
+        lines = [line.removeprefix("[rank 0] ") for line in lines if line.startswith("[rank 0] ")]
+    printed = "".join(lines).split(end + "\n")
     for (_, expected), output in zip(found, printed, strict=False):
         expected = re.sub(r"^\.\.$", "...", expected, flags=re.MULTILINE)
         same = doctest.OutputChecker().check_output(expected, output, doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)

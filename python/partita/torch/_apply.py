@@ -1,0 +1,198 @@
+"""``apply``: a plan onto a module of PyTorch and a mesh of its processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed._composable.checkpoint_activation import checkpoint
+from torch.distributed.device_mesh import DeviceMesh
+
+from partita._error import refuse
+from partita._partita import Plan
+from partita._schedule import plan_of
+from partita.torch import _batch, _layouts, _stages
+from partita.torch._lines import BATCH_AXES, STAGES, Call, Line, Refusals, read
+from partita.torch._parallel import MeanLoss, Parallel
+
+_NO_EFFECT = ("annotate", "decompose", "fork_rng", "trace")
+"""Requests that change nothing here: notes, and what only patterns see."""
+
+_REFUSED: dict[str, tuple[str, tuple[Call, ...]]] = {
+    "fuse": ("its kernels are those of PyTorch; torch.compile fuses", ()),
+    "layers": ("stages are cut by pipeline_split", ()),
+    "precision": ("its element types are those of the module", ()),
+    "replace": ("its kernels are those of PyTorch", ()),
+    "replace_all": ("its kernels are those of PyTorch", ()),
+    "zero1": ("PyTorch shards states and gradients with the parameters", (Call("fsdp", (), {"gather": "step"}),)),
+    "zero2": ("PyTorch shards states and gradients with the parameters", (Call("fsdp", (), {"gather": "step"}),)),
+}
+
+
+def apply(
+    plan: Plan | str | Mapping[str, Any] | None,
+    module: torch.nn.Module,
+    device_mesh: DeviceMesh,
+    *,
+    loss: Callable[..., Any] | None = None,
+    microbatches: int = 1,
+    timetable: str = "1f1b",
+    example_inputs: tuple[Any, ...] | None = None,
+) -> Parallel:
+    """Applies a plan to a module, in place, on a mesh of PyTorch whose dimensions have the names of the plan's axes. Every
+    process of the mesh calls it, and takes the parameters of the first one.
+
+    Axes ``dp`` and ``fsdp`` shard the rows of a batch, ``pp`` has stages, and one more axis may have layouts. ``loss``
+    takes what the module returns and the target, and is a mean over rows; without it the module returns the loss. Stages
+    need it, and ``example_inputs``, the tensors of a whole batch without the target.
+
+    Raises ``PartitaError``: E394 with all lines that PyTorch cannot express and the nearest plan that it can, or for a
+    mesh, module or loss that it cannot; E221 for a pattern that matches no module, E223 for an axis that the mesh does not
+    have, E390 for a module that cannot be exported, E462 for an unknown timetable.
+    """
+    lines = read(plan_of(plan), module)
+    sizes = _sizes(device_mesh)
+    refusals = Refusals(lines)
+    _check_axes(lines, sizes)
+    for line in lines:
+        if line.call.name in _REFUSED:
+            why, nearest = _REFUSED[line.call.name]
+            axis = {"axis": line.call.take("axis", default="dp")}
+            refusals.add(line, why, *[call.without(**axis) for call in nearest])
+        elif line.call.name == "checkpoint" and (line.call.positional or line.call.named):
+            refusals.add(line, "it recomputes whole modules", Call("checkpoint"))
+    layout_axis = _layout_axis(lines, sizes, refusals)
+
+    def named(*names: str) -> list[Line]:
+        return [line for line in lines if line.call.name in names]
+
+    layouts = [
+        line for line in named(*_layouts.NAMES) if line.call.take("axis", default=_axis_of(line, sizes)) == layout_axis
+    ]
+    styles = _layouts.styles(layouts, module, refusals)
+    units = _batch.units(named("fsdp"), module, microbatches, device_mesh, refusals)
+    slices = sizes.get(STAGES, 1)
+    table, ends = None, []
+    if slices > 1:
+        table = _stages.timetable(timetable, slices, microbatches)
+        ends = _stages.splits(named("pipeline_split"), module, table.stages, refusals)
+    refusals.check()
+    if table is not None and table.splits_backward and (units or layout_axis is not None):
+        # With fully_shard the gradients would be wrong without a word, with layouts autograd stops.
+        raise refuse(
+            "E394",
+            f"the timetable {table.name} computes gradients of parameters apart from those of activations",
+            expected="1f1b, gpipe or interleaved-1f1b: PyTorch can split only the backward pass of replicated parameters",
+            found="a plan with " + ("fsdp" if units else f"layouts over {layout_axis}"),
+        )
+
+    device = _device(device_mesh)
+    module.to(device)
+    _begin_alike(module, device_mesh)
+    mean = None if loss is None else MeanLoss(loss)
+    layout_mesh = device_mesh[layout_axis] if layout_axis is not None else None
+
+    def made(root: torch.nn.Module) -> None:
+        inside = dict(root.named_modules())
+        if layout_mesh is not None:
+            _layouts.parallelize(root, layout_mesh, styles)
+        for path in dict.fromkeys(path for line in named("checkpoint") for path in line.paths):
+            if path in inside:
+                checkpoint(inside[path])
+        _batch.shard(root, device_mesh, units)
+
+    if table is None:
+        made(module)
+        return Parallel(device_mesh, [module], layout_mesh, microbatches, mean)
+    if mean is None or example_inputs is None:
+        missing = "loss" if mean is None else "example_inputs"
+        raise refuse(
+            "E394", "stages need a loss and example inputs", expected="loss= and example_inputs=", found=f"no {missing}"
+        )
+    # The rows of one microbatch of one rank.
+    splitter = Parallel(device_mesh, [module], layout_mesh, microbatches, mean)
+    inputs = tuple(
+        splitter.local(torch.as_tensor(tensor).to(device)).chunk(microbatches)[0] for tensor in example_inputs
+    )
+    mine = table.stages_of(device_mesh.get_local_rank(STAGES))
+    stages = _stages.cut(module, ends, inputs, device_mesh, device, mine)
+    roots = [stage.submod for stage in stages]
+    for root in roots:
+        made(root)
+    schedule = _stages.scheduled(stages, table, slices, microbatches, mean)
+    return Parallel(device_mesh, roots, layout_mesh, microbatches, mean, schedule, stages)
+
+
+def _sizes(mesh: DeviceMesh) -> dict[str, int]:
+    """The sizes of the axes by name. E394 for a mesh without names."""
+    if mesh.mesh_dim_names is None:
+        raise refuse(
+            "E394",
+            "the dimensions of a mesh need the names of the plan's axes",
+            expected='init_device_mesh(.., mesh_dim_names=("dp", "tp"))',
+            found=repr(mesh),
+        )
+    return dict(zip(mesh.mesh_dim_names, mesh.shape))
+
+
+def _axis_of(line: Line, sizes: Mapping[str, int]) -> str:
+    """The axis of a layout line that names none: ``tp``, or the only one that it can be."""
+    others = [name for name in sizes if name not in (*BATCH_AXES, STAGES)]
+    return "tp" if "tp" in sizes or len(others) != 1 else others[0]
+
+
+def _check_axes(lines: list[Line], sizes: Mapping[str, int]) -> None:
+    for line in lines:
+        axis = line.call.take("axis")
+        if axis is not None and axis not in sizes:
+            raise refuse(
+                "E223",
+                f"the mesh has no axis `{axis}`",
+                expected=", ".join(sizes),
+                found=str(line),
+                at=line.origin,
+            )
+
+
+def _layout_axis(lines: list[Line], sizes: Mapping[str, int], refusals: Refusals) -> str | None:
+    """The axis of more than one rank that layout lines use: there is one at most."""
+    found: str | None = None
+    for line in lines:
+        if line.call.name not in _layouts.NAMES:
+            continue
+        axis = line.call.take("axis", default=_axis_of(line, sizes))
+        if sizes.get(axis, 1) == 1:
+            continue
+        if axis in (*BATCH_AXES, STAGES):
+            refusals.add(line, f"PyTorch's styles share no axis with the batch or the stages, and this is over {axis}")
+        elif found not in (None, axis):
+            refusals.add(line, f"PyTorch's styles are over one axis, {found}, and this is over {axis}")
+        else:
+            found = axis
+    idle = [name for name, size in sizes.items() if size > 1 and name not in (*BATCH_AXES, STAGES, found)]
+    if idle:
+        refusals.missing(f"no line uses the axis {idle[0]} of {sizes[idle[0]]} ranks, which would all do the same", [])
+    return found
+
+
+def _device(mesh: DeviceMesh) -> torch.device:
+    """The device of this process."""
+    if mesh.device_type == "cpu":
+        return torch.device("cpu")
+    current = torch.get_device_module(mesh.device_type).current_device()
+    return torch.device(mesh.device_type, current)
+
+
+def _begin_alike(module: torch.nn.Module, mesh: DeviceMesh) -> None:
+    """Every rank takes the parameters and buffers of the first one."""
+    first = int(mesh.mesh.flatten()[0])
+    axes = mesh.mesh_dim_names or ()
+    group = mesh.get_group() if mesh.ndim == 1 else mesh[tuple(axes)]._flatten().get_group()
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if tensor.is_meta:
+            raise refuse(
+                "E394", f"`{name}` has no values", expected="a module with its parameters in memory", found="meta"
+            )
+        dist.broadcast(tensor.detach(), first, group=group)

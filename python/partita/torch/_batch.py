@@ -1,0 +1,93 @@
+"""Batch axes as ``fully_shard`` and ``replicate``: each rank computes its rows, gradients are their mean.
+
+Rows of the batch are sharded over ``dp`` and ``fsdp`` on any plan. Parameters that a line ``fsdp`` names are sharded over
+its axis and replicated over the other one; where no line names any, all are replicated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.distributed._composable.replicate_with_fsdp import replicate
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+
+from partita.torch._lines import BATCH_AXES, Line, Refusals, matches
+
+_LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A module whose parameters are gathered together; they stay gathered between the passes unless ``reshards``."""
+
+    path: str
+    reshards: bool
+
+
+def batch_axes(mesh: DeviceMesh) -> list[str]:
+    """The axes of more than one rank that shard the batch."""
+    names = mesh.mesh_dim_names or ()
+    return [name for name, size in zip(names, mesh.shape) if name in BATCH_AXES and size > 1]
+
+
+def units(
+    lines: Sequence[Line], module: torch.nn.Module, microbatches: int, mesh: DeviceMesh, refusals: Refusals
+) -> list[Unit]:
+    """What is gathered together: the outermost modules of each line, and of a whole model the elements of its lists of
+    layers too. Inner ones first; of two lines for a module, the later one counts."""
+    found: dict[str, Unit] = {}
+    axes = batch_axes(mesh)
+    for line in lines:
+        axis, gather = line.call.take("axis", default="fsdp"), line.call.take("gather", default="use")
+        if axis not in axes:
+            continue
+        if axis != axes[-1]:
+            refusals.add(
+                line,
+                f"fully_shard shards over the last axis of a mesh, here {axes[-1]}",
+                line.call.without(axis=axes[-1]),
+            )
+        if gather == "pass" and microbatches > 1:
+            refusals.add(line, "fully_shard gathers for each microbatch, or once", line.call.without("gather"))
+        for path in _outermost(line.paths, module):
+            for inner in [*(_layers(module) if path == "" else []), path]:
+                found[inner] = Unit(inner, gather != "step")
+    return sorted(found.values(), key=lambda unit: -unit.path.count(".") if unit.path else 1)
+
+
+def _outermost(paths: Sequence[str], module: torch.nn.Module) -> list[str]:
+    """Of modules that can be called, those that are in no other one of these."""
+    called = [path for path in paths if not isinstance(module.get_submodule(path), _LISTS)]
+    return [
+        path
+        for path in called
+        if not any(matches(f"{other}.**" if other else "**", path) for other in called if other != path)
+    ]
+
+
+def _layers(module: torch.nn.Module) -> list[str]:
+    """The elements of the outermost lists of a model."""
+    lists = [
+        path for path, inner in module.named_modules() if isinstance(inner, (*_LISTS, torch.nn.Sequential)) and path
+    ]
+    outer = [path for path in lists if not any(path.startswith(f"{other}.") for other in lists)]
+    return [f"{path}.{name}" for path in outer for name, _ in module.get_submodule(path).named_children()]
+
+
+def shard(root: torch.nn.Module, mesh: DeviceMesh, found: Sequence[Unit]) -> None:
+    """Applies ``fully_shard`` to the units of a module and ``replicate`` to the rest, in place."""
+    axes = batch_axes(mesh)
+    if not axes:
+        return
+    inside = dict(root.named_modules())
+    for unit in found:
+        module = inside.get(unit.path)
+        if module is not None and any(True for _ in module.parameters()):
+            fully_shard(
+                module, mesh=mesh[tuple(axes)] if len(axes) > 1 else mesh[axes[0]], reshard_after_forward=unit.reshards
+            )
+    if not any(unit.path == "" for unit in found):
+        replicate(root, mesh=mesh[tuple(axes)]._flatten() if len(axes) > 1 else mesh[axes[0]])

@@ -1,0 +1,181 @@
+"""Pipeline stages of a module, and their order of work, with ``torch.distributed.pipelining``.
+
+A module is exported with the rows of a microbatch and cut after the modules that ``pipeline_split`` names. Its modules
+remain inside the stages, so that layout lines find them. A timetable that PyTorch has a class for runs as that class; any
+other one, also a user's own, runs from its table of tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.pipelining import (
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleZBVZeroBubble,
+    SplitPoint,
+    pipeline,
+)
+from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+from torch.distributed.pipelining.stage import _PipelineStageBase
+
+from partita import _partita
+from partita._error import refuse
+from partita.torch._layouts import LAYERS
+from partita.torch._lines import STAGES, Line, Refusals
+
+_CLASSES: dict[str, type] = {
+    "1f1b": Schedule1F1B,
+    "gpipe": ScheduleGPipe,
+    "interleaved-1f1b": ScheduleInterleaved1F1B,
+    "zbv": ScheduleZBVZeroBubble,
+}
+
+
+# A stage, and what is done there for which microbatch.
+_TASK = re.compile(r"(\d+)([FBIW])\d+")
+
+
+@dataclass(frozen=True)
+class Timetable:
+    """An order of work: its name, the number of stages, and the tasks of each slice of the mesh as a CSV text."""
+
+    name: str
+    stages: int
+    tasks: str
+
+    def stages_of(self, slice: int) -> list[int]:
+        """The stages of a slice."""
+        row = self.tasks.splitlines()[slice].split(",")
+        return sorted({int(found.group(1)) for task in row if (found := _TASK.match(task))})
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether gradients of activations and of parameters are tasks of their own."""
+        return any(found.group(2) in "IW" for found in _TASK.finditer(self.tasks))
+
+
+def timetable(name: str, slices: int, microbatches: int) -> Timetable:
+    """A timetable by its name or its CSV file. E462 for an unknown one."""
+    own = name.lower().endswith(".csv")
+    sizes = [] if own else ["--slices", str(slices), "--microbatches", str(microbatches)]
+    with tempfile.TemporaryDirectory(prefix="partita-") as folder:
+        path = os.path.join(folder, "tasks.csv")
+        found = json.loads(_partita.ask(["partita", "timetable", name, *sizes, "--csv", path, "--json"]))
+        with open(path, encoding="utf-8") as file:
+            tasks = file.read()
+    if own and (found["slices"], found["microbatches"]) != (slices, microbatches):
+        raise refuse(
+            "E394",
+            f"the timetable {name} is for another mesh or another number of microbatches",
+            expected=f"{slices} slices and {microbatches} microbatches",
+            found=f"{found['slices']} slices and {found['microbatches']} microbatches",
+        )
+    return Timetable(found["timetable"], found["stages"], tasks)
+
+
+def splits(lines: Sequence[Line], module: torch.nn.Module, stages: int, refusals: Refusals) -> list[str]:
+    """The modules after which a stage ends, as many as the stages need.
+
+    A plan without such lines, or with another number of them, is refused with the lines that divide the longest list of
+    layers evenly.
+    """
+    ends: list[str] = []
+    for line in lines:
+        if not {"mesh", "ranks"}.isdisjoint(line.call.named):
+            refusals.add(line, "a stage on a mesh of its own", line.call.without("mesh", "ranks"))
+        ends += [path for path in line.paths if path]
+    if len(ends) + 1 != stages:
+        lists = [
+            inner
+            for inner in module.named_modules()
+            if isinstance(inner[1], (torch.nn.ModuleList, torch.nn.Sequential))
+        ]
+        path, layers = max(lists, key=lambda inner: len(inner[1]), default=("", torch.nn.ModuleList()))
+        names = [name for name, _ in layers.named_children()]
+        even = [names[len(names) * stage // stages - 1] for stage in range(1, stages)] if len(names) >= stages else []
+        refusals.missing(
+            f"{len(ends)} lines pipeline_split make {len(ends) + 1} stages, and the timetable has {stages}",
+            [(f"{path}.{name}".strip("."), "pipeline_split") for name in even] if not ends else [],
+        )
+    return ends
+
+
+def cut(
+    module: torch.nn.Module,
+    ends: Sequence[str],
+    inputs: tuple[Any, ...],
+    mesh: DeviceMesh,
+    device: torch.device,
+    mine: Sequence[int],
+) -> list[_PipelineStageBase]:
+    """The stages of this rank; their parameters are those of the module. E390 if it cannot be exported, E394 if stages share
+    a parameter."""
+    owners: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        owners.setdefault(id(parameter), []).append(name)
+    try:
+        pipe = pipeline(module, inputs, split_spec={end: SplitPoint.END for end in ends})
+    except Exception as error:
+        reason = error.__cause__ or error
+        raise refuse(
+            "E390",
+            f"PyTorch cannot cut {type(module).__name__} into stages",
+            expected="a module that torch.export captures",
+            found=f"{type(reason).__name__}: {reason}",
+        ) from error
+    finally:
+        for end in ends:
+            split = module.get_submodule(end).__dict__
+            split.pop("forward", None)
+            split.pop("_orig_forward", None)
+    homes: dict[str, set[int]] = {}
+    for number in range(pipe.num_stages):
+        for name, _ in pipe.get_stage_module(number).named_parameters(remove_duplicate=False):
+            homes.setdefault(name, set()).add(number)
+    for names in owners.values():
+        where = set().union(*(homes.get(name, set()) for name in names))
+        if len(where) > 1:
+            raise refuse(
+                "E394",
+                f"stages {' and '.join(str(number) for number in sorted(where))} have one parameter",
+                expected="parameters that one stage reads: PyTorch sums no gradients over stages",
+                found=" = ".join(names),
+                help="give each stage a parameter of its own, or use a mesh without the axis pp",
+            )
+    stages: list[_PipelineStageBase] = [pipe.build_stage(number, device, mesh.get_group(STAGES)) for number in mine]
+    for stage in stages:
+        # PyTorch's styles ask for the classes of layers.
+        for path, _ in list(stage.submod.named_modules()):
+            if path and isinstance(module.get_submodule(path), LAYERS):
+                stage.submod.set_submodule(path, module.get_submodule(path))
+    return stages
+
+
+def scheduled(
+    stages: list[_PipelineStageBase], table: Timetable, slices: int, microbatches: int, loss: Callable[..., Any]
+) -> Any:
+    """The schedule of PyTorch that runs the stages of this rank."""
+    kind = _CLASSES.get(table.name)
+    if kind in (Schedule1F1B, ScheduleGPipe):
+        return kind(stages[0], microbatches, loss_fn=loss)
+    # The class takes whole rounds of microbatches only.
+    if kind is not None and (kind is not ScheduleInterleaved1F1B or microbatches % slices == 0):
+        return kind(stages, microbatches, loss_fn=loss)
+    runtime: Any = _PipelineScheduleRuntime
+    schedule = runtime(stages, microbatches, loss_fn=loss)
+    with tempfile.TemporaryDirectory(prefix="partita-") as folder:
+        path = os.path.join(folder, "tasks.csv")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(table.tasks)
+        schedule._load_csv(path, format="compute_only")
+    return schedule
