@@ -9,6 +9,7 @@ use crate::pins::{Constraints, Pin, Pins};
 use crate::plan::{Entry, Plan};
 use crate::sides::Side;
 use crate::style::{Kind, Layout, Layouts, Style};
+use crate::ulysses::exchange_heads;
 use crate::weights::{matrix_dims, weights_of};
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result, did_you_mean};
@@ -38,6 +39,9 @@ pub struct Applied {
 /// Axes that shard the batch, where the mesh has them.
 const DATA_AXES: [&str; 2] = ["dp", "fsdp"];
 
+/// Axes that shard token sequences, where the mesh has them.
+const SEQUENCE_AXES: [&str; 2] = ["sp", "cp"];
+
 /// The axis that [`ApplyOptions::sequence_parallel`] shards over.
 const SEQUENCE_PARALLEL_AXIS: &str = "tp";
 
@@ -49,7 +53,7 @@ pub fn batch_shards(mesh: &Mesh) -> usize {
 /// Applies the layout lines of a plan to a step.
 ///
 /// The batch (dimension 0 of every fed tensor) is sharded over `dp` and `fsdp`, token sequences
-/// over `sp`, in mesh order. Styles apply first, then primitives in order; if several layer styles
+/// over `sp` and `cp`, in mesh order. Styles apply first, then primitives in order; if several layer styles
 /// match one module, the last one counts. Optimizer states follow their parameters. Primitives
 /// other than `shard` and `sync` do not concern layouts and are skipped.
 ///
@@ -99,11 +103,16 @@ pub fn apply(plan: &Plan, step: &Graph, mesh: &Mesh, options: &ApplyOptions) -> 
     for &line in declared.iter().filter(|line| line.style.is_storage()) {
         planner.storage(line, &kept)?;
     }
+    let attention = planner.attention_lines(&declared)?;
     let unused = planner.unused_axes(plan);
     let Planner { pins, constraints, mut notes, .. } = planner;
     notes.extend(unused);
     let pinned = pins.of;
-    let graph = write(&graph, mesh_index, &pinned, &constraints)?;
+    let mut graph = write(&graph, mesh_index, &pinned, &constraints)?;
+    if !attention.is_empty() {
+        let (pinned, constraints) = exchange_heads(&graph, mesh, &attention)?;
+        graph = write(&graph, mesh_index, &pinned, &constraints)?;
+    }
     Ok(Applied { graph, notes })
 }
 
@@ -166,10 +175,11 @@ impl<'a> Planner<'a> {
 
     /// Annotates fed tensors: the batch over the data axes, token sequences over the sequence axis.
     fn feed(&mut self) -> Result<()> {
-        let data = |axis: &AxisRef| DATA_AXES.contains(&self.mesh.axes[axis.axis].name.as_str());
-        let data: Vec<AxisRef> =
-            (0..self.mesh.axes.len()).map(|a| self.mesh.full_axis(a)).filter(data).collect();
-        let sequence = self.mesh.axis_named("sp");
+        let axes = |names: [&str; 2]| -> Vec<AxisRef> {
+            let all = (0..self.mesh.axes.len()).map(|axis| self.mesh.full_axis(axis));
+            all.filter(|axis| names.contains(&self.mesh.axes[axis.axis].name.as_str())).collect()
+        };
+        let (data, sequence) = (axes(DATA_AXES), axes(SEQUENCE_AXES));
         for &input in &self.graph.inputs {
             let value = self.graph.value(input);
             if value.role != Role::Input || value.ty.rank() == 0 {
@@ -179,7 +189,8 @@ impl<'a> Planner<'a> {
                 self.pins.shard(input, 0, axis, "default layout of the batch")?;
                 self.used.insert(axis.axis);
             }
-            if let Some(axis) = sequence.filter(|_| value.ty.rank() == 2 && !value.ty.dtype.is_float()) {
+            let is_tokens = value.ty.rank() == 2 && !value.ty.dtype.is_float();
+            for &axis in sequence.iter().filter(|_| is_tokens) {
                 self.pins.shard(input, 1, axis, "default layout of sequences")?;
                 self.used.insert(axis.axis);
             }
@@ -297,7 +308,7 @@ impl<'a> Planner<'a> {
                     self.pins.at(parameter).close();
                 }
             }
-            Kind::Prepare | Kind::Fsdp | Kind::Zero1 | Kind::Zero2 => {
+            Kind::Prepare | Kind::Fsdp | Kind::Zero1 | Kind::Zero2 | Kind::Ulysses => {
                 unreachable!("these are no layer styles")
             }
         }

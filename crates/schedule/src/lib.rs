@@ -35,6 +35,7 @@ mod structure;
 mod style;
 mod sync;
 pub mod tensors;
+mod ulysses;
 pub mod verify;
 mod weights;
 

@@ -76,6 +76,8 @@ pub enum Kind {
     Zero1,
     /// Optimizer states and gradients are sharded.
     Zero2,
+    /// Around attention, shards of the sequence are exchanged for shards of heads.
+    Ulysses,
 }
 
 /// How long a parameter that `fsdp` shards stays gathered.
@@ -108,7 +110,7 @@ pub struct Style {
     /// The kind.
     pub kind: Kind,
     /// The mesh axis; `None` is the default of the kind: `tp`, for `fsdp` `fsdp`, for `zero1` and
-    /// `zero2` `dp`.
+    /// `zero2` `dp`, for `ulysses` `cp`.
     pub axis: Option<String>,
     /// The layout in which the input of the module arrives.
     pub input_from: Option<Layouts>,
@@ -131,7 +133,7 @@ pub(crate) const LOCAL_NOTE: &str =
     "`use_local_output` changes nothing: models read global tensors, whatever their layout";
 
 /// Every spelling of a style's name.
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 19] = [
     "colwise",
     "rowwise",
     "sequence",
@@ -141,6 +143,7 @@ const NAMES: [&str; 18] = [
     "fsdp",
     "zero1",
     "zero2",
+    "ulysses",
     // Of PyTorch and Hugging Face.
     "colwise_rep",
     "rowwise_rep",
@@ -210,6 +213,7 @@ impl Style {
         self.axis.as_deref().unwrap_or(match self.kind {
             Kind::Fsdp => "fsdp",
             Kind::Zero1 | Kind::Zero2 => "dp",
+            Kind::Ulysses => "cp",
             Kind::Colwise
             | Kind::Rowwise
             | Kind::Sequence
@@ -224,9 +228,14 @@ impl Style {
         matches!(self.kind, Kind::Fsdp | Kind::Zero1 | Kind::Zero2)
     }
 
+    /// Whether it sets how attention works on a sharded sequence; of several for one attention, the last one counts.
+    pub fn is_attention(&self) -> bool {
+        self.kind == Kind::Ulysses
+    }
+
     /// Whether it sets how a layer computes; of several for one module, the last one counts.
     pub fn is_layer(&self) -> bool {
-        !self.is_storage() && self.kind != Kind::Prepare
+        !self.is_storage() && !self.is_attention() && self.kind != Kind::Prepare
     }
 
     /// Parses a style. E222 for an unknown style or option, with the nearest names.
@@ -249,6 +258,7 @@ impl Style {
             "fsdp" => Style::new(Kind::Fsdp),
             "zero1" => Style::new(Kind::Zero1),
             "zero2" => Style::new(Kind::Zero2),
+            "ulysses" => Style::new(Kind::Ulysses),
             "shard" => match call.arguments.first() {
                 Some((None, Argument::Int(dim))) => Style::new(Kind::Shard(*dim as isize)),
                 _ => return Err(unknown(call, "`shard` needs a dimension: `shard(0)`")),
@@ -295,7 +305,7 @@ impl Style {
             ("reshard_after_forward", Argument::Bool(after)) if self.kind == Kind::Fsdp => {
                 self.gather = if *after { Gather::Use } else { Gather::Step };
             }
-            _ if self.is_storage() => return Err(no_option(call, key)),
+            _ if self.is_storage() || self.is_attention() => return Err(no_option(call, key)),
             ("input", _) => self.input = layouts()?,
             ("desired_input_layouts", _) if prepare => self.input = layouts()?,
             ("input_from" | "input_layouts", _) => self.input_from = layouts()?,
@@ -332,6 +342,7 @@ impl Style {
             Kind::Fsdp => "fsdp",
             Kind::Zero1 => "zero1",
             Kind::Zero2 => "zero2",
+            Kind::Ulysses => "ulysses",
         });
         if let Kind::Shard(dim) = self.kind {
             call = call.with(None, Argument::Int(dim as i64));
@@ -387,8 +398,8 @@ impl Layouts {
 fn unknown(call: &Call, why: &str) -> Box<Diagnostic> {
     let mut error = Diagnostic::new("E222", format!("`{call}`: {why}"))
         .expected(format!(
-            "colwise, rowwise, sequence, replicate, shard(dim), prepare, fsdp, zero1 or zero2, with `axis=`, `input=`, \
-             `output=`, `input_from=`; or {}",
+            "colwise, rowwise, sequence, replicate, shard(dim), prepare, fsdp, zero1, zero2 or ulysses, with `axis=`, \
+             `input=`, `output=`, `input_from=`; or {}",
             primitive_names().collect::<Vec<_>>().join(", ")
         ))
         .found(call.to_string());
@@ -490,6 +501,7 @@ mod tests {
             "shard(-1, axis=ep)",
             "fsdp(axis=dp)",
             "zero2",
+            "ulysses(axis=sp)",
             "sequence",
             "sequence(output=shard(0))",
             "colwise(input_from=shard(0), use_local_output=false)",
@@ -570,6 +582,7 @@ mod tests {
             "rowwise(outptu=replicate)",
             "fsdp(output=replicate)",
             "a)",
+            "ulysses(output=replicate)",
             "zero1(",
             "zero1(()",
         ] {

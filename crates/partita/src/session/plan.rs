@@ -92,7 +92,7 @@ pub(super) enum Given {
 pub fn sets_layouts(entry: &Entry) -> bool {
     match &entry.primitive {
         _ if entry.stage.is_some() => true,
-        Primitive::Style(style) => !style.is_storage(),
+        Primitive::Style(style) => !style.is_storage() && !style.is_attention(),
         Primitive::PipelineSplit { mesh, ranks } => mesh.is_some() || !ranks.is_empty(),
         Primitive::Checkpoint { pattern } => pattern.is_some(),
         Primitive::Precision { .. } | Primitive::Annotate { .. } | Primitive::Layers { .. } => false,

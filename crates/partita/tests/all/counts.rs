@@ -54,7 +54,7 @@ fn gpt(layers: usize, overrides: &[&str]) -> (Built, ProgramSet) {
 }
 
 /// (kind, meetings, tensors) of the kinds that occur.
-fn seen(phase: &PhaseCounts) -> Vec<(&'static str, usize, usize)> {
+pub fn seen(phase: &PhaseCounts) -> Vec<(&'static str, usize, usize)> {
     let used = phase.kinds.iter().filter(|(_, of)| of.count > 0);
     used.map(|(&kind, of)| (kind, of.count, of.logical)).collect()
 }

@@ -11,6 +11,7 @@ mod head;
 mod imports;
 mod infer;
 mod keys;
+mod long_context;
 mod paused;
 mod pipeline;
 mod pipelines;
