@@ -75,39 +75,63 @@ pub fn build_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Bu
 fn read_optimizer(kind: &str, constants: &[(String, f64)]) -> partita_base::Result<Optimizer> {
     let mut optimizer = Optimizer::from_name(kind).ok_or_else(|| {
         Diagnostic::new("E004", format!("no optimizer `{kind}`"))
-            .expected("sgd, adam, adamw or lion")
+            .expected(Optimizer::NAMES.join(", "))
             .found(kind)
     })?;
     for (name, value) in constants {
         let slot = match (&mut optimizer, name.as_str()) {
-            (Optimizer::Sgd { momentum, .. }, "momentum") => momentum,
-            (Optimizer::Sgd { nesterov, .. }, "nesterov") => {
+            (Optimizer::Sgd { momentum, .. } | Optimizer::Muon { momentum, .. }, "momentum") => momentum,
+            (Optimizer::Sgd { nesterov, .. } | Optimizer::Muon { nesterov, .. }, "nesterov") => {
                 *nesterov = *value != 0.0;
+                continue;
+            }
+            (Optimizer::Muon { match_rms, .. }, "match_rms") => {
+                *match_rms = *value != 0.0;
                 continue;
             }
             (
                 Optimizer::Sgd { weight_decay, .. }
                 | Optimizer::Adam { weight_decay, .. }
                 | Optimizer::AdamW { weight_decay, .. }
-                | Optimizer::Lion { weight_decay, .. },
+                | Optimizer::Lion { weight_decay, .. }
+                | Optimizer::Adafactor { weight_decay, .. }
+                | Optimizer::Lamb { weight_decay, .. }
+                | Optimizer::Muon { weight_decay, .. }
+                | Optimizer::Adam8bit { weight_decay, .. },
                 "weight_decay",
             ) => weight_decay,
             (
                 Optimizer::Adam { beta1, .. }
                 | Optimizer::AdamW { beta1, .. }
-                | Optimizer::Lion { beta1, .. },
+                | Optimizer::Lion { beta1, .. }
+                | Optimizer::Lamb { beta1, .. }
+                | Optimizer::Muon { beta1, .. }
+                | Optimizer::Adam8bit { beta1, .. },
                 "beta1",
             ) => beta1,
             (
                 Optimizer::Adam { beta2, .. }
                 | Optimizer::AdamW { beta2, .. }
-                | Optimizer::Lion { beta2, .. },
+                | Optimizer::Lion { beta2, .. }
+                | Optimizer::Lamb { beta2, .. }
+                | Optimizer::Muon { beta2, .. }
+                | Optimizer::Adam8bit { beta2, .. },
                 "beta2",
             ) => beta2,
-            (Optimizer::Adam { epsilon, .. } | Optimizer::AdamW { epsilon, .. }, "epsilon") => epsilon,
+            (
+                Optimizer::Adam { epsilon, .. }
+                | Optimizer::AdamW { epsilon, .. }
+                | Optimizer::Lamb { epsilon, .. }
+                | Optimizer::Muon { epsilon, .. }
+                | Optimizer::Adam8bit { epsilon, .. },
+                "epsilon",
+            ) => epsilon,
+            (Optimizer::Adafactor { beta2_decay, .. }, "beta2_decay") => beta2_decay,
+            (Optimizer::Adafactor { epsilon2, .. }, "epsilon2") => epsilon2,
+            (Optimizer::Adafactor { clip, .. }, "clip") => clip,
             _ => {
                 return Err(Diagnostic::new("E004", format!("{kind} has no constant `{name}`"))
-                    .expected("momentum, nesterov, beta1, beta2, epsilon or weight_decay, as the optimizer has them")
+                    .expected("a constant of the section `[optimizer]` of a config with this kind")
                     .found(name));
             }
         };

@@ -25,6 +25,7 @@ mod erf_inv;
 mod fused;
 mod gather;
 mod gemm;
+mod grouped;
 mod halves;
 mod math;
 mod matmul;
@@ -65,6 +66,10 @@ pub use fused::{
     run_elementwise, run_elementwise_part,
 };
 pub use gather::{gather_rows, scatter_add_rows};
+pub use grouped::{
+    grouped_matmul, grouped_matmul_weight_gradient, grouped_matmul_weight_workspace_bytes,
+    grouped_matmul_workspace_bytes,
+};
 pub use matmul::{matmul, matmul_sum_block, matmul_workspace_bytes};
 pub use norm::{
     NORM_BLOCK_ROWS, layer_norm, layer_norm_backward, norm_backward_workspace_bytes,

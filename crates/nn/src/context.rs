@@ -64,6 +64,10 @@ pub struct Context {
     modules: IndexMap<String, String>,
     /// Names of fed inputs.
     fed: Vec<String>,
+    /// Tensors that a step replaces: their inputs, how they begin, and the values that replace them.
+    states: IndexMap<String, (ValueId, ParamSpec, Option<ValueId>)>,
+    /// Terms of the loss beside that of the outputs.
+    losses: Vec<ValueId>,
 }
 
 impl Context {
@@ -82,6 +86,8 @@ impl Context {
             cache: IndexMap::new(),
             modules: IndexMap::new(),
             fed: Vec::new(),
+            states: IndexMap::new(),
+            losses: Vec::new(),
         }
     }
 
@@ -196,6 +202,47 @@ impl Context {
         id
     }
 
+    /// A tensor of the current module that steps replace without an optimizer, such as a running mean; it begins as zeros.
+    /// Asking for it again gives the same value.
+    pub fn state(&mut self, name: &str, dtype: DType, shape: &[usize]) -> ValueId {
+        let full = self.full_name(name);
+        if let Some((value, ..)) = self.states.get(&full) {
+            return *value;
+        }
+        let value = self.input(&full, dtype, shape);
+        let ty = TensorType::new(dtype, shape);
+        let spec = ParamSpec { ty, init: Init::Zeros, stream: stream_of(&full), stored: None };
+        self.states.insert(full, (value, spec, None));
+        value
+    }
+
+    /// Makes a value what a state of the current module is at the next step. A name without a state is reported by the next
+    /// call that returns an error.
+    pub fn replace_state(&mut self, name: &str, next: ValueId) {
+        let full = self.full_name(name);
+        match self.states.get_mut(&full) {
+            Some((.., replacement)) => *replacement = Some(next),
+            None => {
+                let error = Diagnostic::new("E053", format!("`{full}` is not a state"));
+                self.builder.reject(error.expected("a name that `state` was called with"));
+            }
+        }
+    }
+
+    /// Adds a scalar to the loss of the model, such as the balance loss of experts.
+    pub fn add_loss(&mut self, loss: ValueId) {
+        self.losses.push(loss);
+    }
+
+    /// The loss of the outputs plus all added terms, in its own type.
+    pub fn with_added_losses(&mut self, loss: ValueId) -> Result<ValueId> {
+        let dtype = self.builder.ty(loss).dtype;
+        std::mem::take(&mut self.losses).into_iter().try_fold(loss, |sum, term| {
+            let term = self.builder.convert(term, dtype)?;
+            self.builder.add(sum, term)
+        })
+    }
+
     /// Values shared by all layers (rotary tables, for example): built at the first call with this
     /// key, at the root of the model and under the module path `key`.
     pub fn shared(
@@ -306,7 +353,10 @@ impl Context {
     /// Ends construction. The inputs of the graph are the fed ones, then the parameters. E160 for
     /// an output of another context, E161 for two outputs with one name, and any error that an
     /// earlier call could not return.
-    pub fn finish(self, outputs: Vec<(String, ValueId)>) -> Result<Model> {
+    pub fn finish(self, mut outputs: Vec<(String, ValueId)>) -> Result<Model> {
+        for (name, (value, _, next)) in &self.states {
+            outputs.push((name.clone(), next.unwrap_or(*value)));
+        }
         for (number, (name, _)) in outputs.iter().enumerate() {
             if outputs[..number].iter().any(|(other, _)| other == name) {
                 return Err(Diagnostic::new("E161", format!("`{name}` is the name of two outputs"))
@@ -319,8 +369,14 @@ impl Context {
             forward.inputs.iter().partition(|v| is_param(v));
         inputs.extend(params);
         forward.inputs = inputs;
+        for (name, (value, ..)) in &self.states {
+            let input = forward.inputs.iter().position(|input| input == value);
+            let output = forward.output_names.iter().position(|output| output == name);
+            forward.aliases.extend(input.zip(output));
+        }
         let params = self.params.into_iter().map(|(name, (_, spec))| (name, spec)).collect();
-        Ok(Model { forward, params, states: IndexMap::new(), ties: self.ties, modules: self.modules })
+        let states = self.states.into_iter().map(|(name, (_, spec, _))| (name, spec)).collect();
+        Ok(Model { forward, params, states, ties: self.ties, modules: self.modules })
     }
 }
 

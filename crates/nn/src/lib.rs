@@ -23,10 +23,10 @@ pub use cotangents::with_cotangents;
 pub use init::Init;
 pub use initializer::Initializer;
 pub use model::Model;
-pub use models::{BertConfig, GptConfig, LlamaConfig, MlpConfig, ModelConfig};
+pub use models::{BertConfig, DeepseekConfig, ExpertsConfig, GptConfig, LlamaConfig, MlpConfig, ModelConfig};
 pub use modules::{
-    Activation, Dropout, Embedding, GELU, LayerNorm, Linear, Mlp, Module, MultiheadAttention, RMSNorm, ReLU,
-    Sequential, SiLU, SwiGlu, Tanh,
+    Activation, Dropout, Embedding, GELU, LatentAttention, LayerNorm, Linear, MixtureOfExperts, Mlp, Module,
+    MultiheadAttention, RMSNorm, ReLU, Scores, Sequential, SiLU, SwiGlu, Tanh,
 };
 pub use optim::Optimizer;
 pub use schedule::{Decay, LrSchedule};

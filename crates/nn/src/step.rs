@@ -166,9 +166,8 @@ pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
     };
     let mut states: Vec<Vec<ValueId>> = Vec::with_capacity(params.len());
     for (&parameter, name) in params.iter().zip(&names) {
-        let ty = b.ty(parameter).with_dtype(accumulation_dtype(b.ty(parameter).dtype));
-        let slots = options.optimizer.slots().iter();
-        let inputs = slots.map(|slot| b.input(&state_name(slot, name), ty.clone(), Role::StateOf(parameter)));
+        let slots = options.optimizer.states(name, b.ty(parameter)).into_iter();
+        let inputs = slots.map(|(slot, ty)| b.input(&state_name(slot, name), ty, Role::StateOf(parameter)));
         states.push(inputs.collect());
     }
 
@@ -192,8 +191,15 @@ pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
             gradient = b.multiply(gradient, factor)?;
         }
         let decay = options.decay_1d || b.ty(parameter).rank() >= 2;
-        let (parameter, updated) =
-            options.optimizer.update(&mut b, &shared, parameter, gradient, &states[index], decay)?;
+        let (parameter, updated) = options.optimizer.update(
+            &mut b,
+            &shared,
+            &names[index],
+            parameter,
+            gradient,
+            &states[index],
+            decay,
+        )?;
         new_params.push(parameter);
         new_states.push(updated);
     }

@@ -14,7 +14,7 @@ pub use bundled::{BUNDLED, bundled};
 use partita_base::{DType, Diagnostic, Result};
 use partita_cost::Cluster;
 use partita_mesh::Mesh;
-use partita_nn::{LrSchedule, StepOptions};
+use partita_nn::{LrSchedule, Optimizer, StepOptions};
 use partita_pipeline::Order;
 use partita_runtime::{Cpu, KernelChoice, MemoryLimit};
 use partita_schedule::batch_shards;
@@ -224,7 +224,7 @@ impl Config {
     /// have names those kinds; so does one whose default depends on the kind.
     pub fn keys(kinds: &ModelKinds) -> Vec<Key> {
         let models = kinds.names().into_iter().map(|kind| ("model", kind));
-        let optimizers = optimizer::KINDS.iter().map(|kind| ("optimizer", *kind));
+        let optimizers = Optimizer::NAMES.into_iter().map(|kind| ("optimizer", kind));
         let choices: Vec<(&str, &str)> = models.chain(optimizers).collect();
         let mut all: Vec<Key> = Vec::new();
         for &(chosen, kind) in &choices {

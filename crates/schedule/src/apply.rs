@@ -37,7 +37,7 @@ pub struct Applied {
 }
 
 /// Axes that shard the batch, where the mesh has them.
-const DATA_AXES: [&str; 2] = ["dp", "fsdp"];
+const DATA_AXES: [&str; 3] = ["dp", "fsdp", "ep"];
 
 /// Axes that shard token sequences, where the mesh has them.
 const SEQUENCE_AXES: [&str; 2] = ["sp", "cp"];
@@ -45,14 +45,14 @@ const SEQUENCE_AXES: [&str; 2] = ["sp", "cp"];
 /// The axis that [`ApplyOptions::sequence_parallel`] shards over.
 const SEQUENCE_PARALLEL_AXIS: &str = "tp";
 
-/// The number of shards of the batch on a mesh: the product of its axes `dp` and `fsdp`.
+/// The number of shards of the batch on a mesh: the product of its axes `dp`, `fsdp` and `ep`.
 pub fn batch_shards(mesh: &Mesh) -> usize {
     mesh.axes.iter().filter(|axis| DATA_AXES.contains(&axis.name.as_str())).map(|axis| axis.size).product()
 }
 
 /// Applies the layout lines of a plan to a step.
 ///
-/// The batch (dimension 0 of every fed tensor) is sharded over `dp` and `fsdp`, token sequences
+/// The batch (dimension 0 of every fed tensor) is sharded over `dp`, `fsdp` and `ep`, token sequences
 /// over `sp` and `cp`, in mesh order. Styles apply first, then primitives in order; if several layer styles
 /// match one module, the last one counts. Optimizer states follow their parameters. Primitives
 /// other than `shard` and `sync` do not concern layouts and are skipped.

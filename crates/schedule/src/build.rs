@@ -370,13 +370,21 @@ pub(crate) fn unplaced_step(
     Ok(Unplaced { graph, pieces, spoken_of, microbatches: options.microbatches, pipeline })
 }
 
+/// The forward graph with fused projections split into parts. An optimizer that sees whole tensors needs them whole.
+fn parts_of(forward: &Graph, options: &BuildOptions) -> Result<(Graph, Vec<Pieces>)> {
+    match options.step.optimizer.is_elementwise() {
+        true => split_fused(forward),
+        false => Ok((forward.clone(), Vec::new())),
+    }
+}
+
 /// Forward and backward pass, parameters that were split into parts, hidden outputs.
 fn gradients_of(
     structured: &Structured,
     pipeline: &Pipeline,
     options: &BuildOptions,
 ) -> Result<(Graph, Vec<Pieces>, Vec<String>)> {
-    let (mut forward, pieces) = split_fused(&structured.model.forward)?;
+    let (mut forward, pieces) = parts_of(&structured.model.forward, options)?;
     pipeline.mark(&mut forward)?;
     let mut inputs: Vec<&str> = options.input_gradients.iter().map(String::as_str).collect();
     if options.input_gradient {
@@ -400,7 +408,7 @@ pub(crate) fn unplaced_forward(
     let mut forward = structured.model.forward.clone();
     // Without a backward pass there is nothing to recompute.
     forward.nodes.iter_mut().for_each(|node| node.remat = None);
-    let (mut forward, pieces) = split_fused(&forward)?;
+    let (mut forward, pieces) = parts_of(&forward, options)?;
     let pipeline = structured.pipeline(mesh, options)?;
     pipeline.mark(&mut forward)?;
     let graph = open_without_kernels(&forward, runner)?;

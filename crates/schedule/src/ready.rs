@@ -8,7 +8,7 @@ use partita_ir::Graph;
 use partita_mesh::Mesh;
 
 /// Models with a built-in plan.
-pub const READY_PLANS: [&str; 4] = ["mlp", "gpt", "llama", "bert"];
+pub const READY_PLANS: [&str; 7] = ["mlp", "gpt", "llama", "bert", "moe-gpt", "mixtral", "deepseek"];
 
 /// Options of a built-in plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -21,9 +21,9 @@ pub struct ReadyOptions {
     pub zero: u8,
 }
 
-/// The plan for a model (`mlp`, `gpt`, `llama`, `bert`) on a mesh, chosen by axis names: `tp`
-/// shards the projections of the attention and the feed-forward network, `fsdp` shards parameters.
-/// `dp`, `fsdp` and `sp` shard data, which needs no lines. Lines cover only modules that `graph`
+/// The plan for a model, one of [`READY_PLANS`], on a mesh, chosen by axis names: `tp` shards the projections of the
+/// attention and the feed-forward network, `ep` shards experts by number, `fsdp` shards parameters.
+/// `dp`, `fsdp`, `ep` and `sp` shard data, which needs no lines. Lines cover only modules that `graph`
 /// has. E222 if there is no built-in plan of this name.
 pub fn ready_plan(model: &str, graph: &Graph, mesh: &Mesh, options: &ReadyOptions) -> Result<Plan> {
     if !READY_PLANS.contains(&model) {
@@ -38,7 +38,7 @@ pub fn ready_plan(model: &str, graph: &Graph, mesh: &Mesh, options: &ReadyOption
     let origin = format!("built-in plan {model}");
     let mut plan = Plan::default();
     let mut line = |pattern: &str, style: Style| {
-        if !modules.matching(pattern).is_empty() {
+        if !modules.matching(pattern).is_empty() || !modules.parameters_named(pattern).is_empty() {
             plan.push(pattern, style, &origin);
         }
     };
@@ -64,14 +64,23 @@ pub fn ready_plan(model: &str, graph: &Graph, mesh: &Mesh, options: &ReadyOption
                 line(&format!("layers.{}", count - 1), Style::new(Kind::Replicate));
             }
         } else {
-            for name in ["q_proj", "k_proj", "v_proj", "qkv_proj"] {
-                line(&format!("layers.*.attn.{name}"), column.clone());
+            // The layer of DeepSeek's second prediction is a layer like the others.
+            for layer in ["layers.*", "next.layer"] {
+                for name in ["q_proj", "k_proj", "v_proj", "qkv_proj", "q_b_proj", "kv_b_proj"] {
+                    line(&format!("{layer}.attn.{name}"), column.clone());
+                }
+                line(&format!("{layer}.attn.o_proj"), row.clone());
+                for block in ["mlp", "moe.shared"] {
+                    for name in ["gate_proj", "up_proj"] {
+                        line(&format!("{layer}.{block}.{name}"), column.clone());
+                    }
+                    line(&format!("{layer}.{block}.down_proj"), row.clone());
+                }
+                for name in ["gate_proj", "up_proj"] {
+                    line(&format!("{layer}.moe.experts.{name}"), Style::new(Kind::Shard(1)));
+                }
+                line(&format!("{layer}.moe.experts.down_proj"), Style::new(Kind::Shard(2)));
             }
-            line("layers.*.attn.o_proj", row.clone());
-            for name in ["gate_proj", "up_proj"] {
-                line(&format!("layers.*.mlp.{name}"), column.clone());
-            }
-            line("layers.*.mlp.down_proj", row.clone());
             let stream = |style: Style| if sequence { style.output(Layout::Shard(1)) } else { style };
             if options.vocab_parallel {
                 line("embed_tokens", stream(Style::new(Kind::Rowwise)));
@@ -88,6 +97,11 @@ pub fn ready_plan(model: &str, graph: &Graph, mesh: &Mesh, options: &ReadyOption
                     line(name, Style::new(Kind::Sequence));
                 }
             }
+        }
+    }
+    if mesh.axis_named("ep").is_some() {
+        for layer in ["layers.*", "next.layer"] {
+            line(&format!("{layer}.moe.experts"), Style::new(Kind::Shard(0)).over("ep"));
         }
     }
     if mesh.axis_named("fsdp").is_some() {

@@ -8,6 +8,7 @@ mod dot_general_add;
 mod dropout;
 mod embedding;
 mod gelu;
+mod grouped_matmul;
 mod layer_norm;
 mod log_softmax;
 mod mse;
@@ -27,6 +28,7 @@ pub use dot_general_add::{DOT_GENERAL_ADD, dot_general_dims};
 pub use dropout::DROPOUT;
 pub use embedding::EMBEDDING;
 pub use gelu::GELU;
+pub use grouped_matmul::GROUPED_MATMUL;
 pub use layer_norm::LAYER_NORM;
 pub use log_softmax::LOG_SOFTMAX;
 pub use mse::MSE;
@@ -52,6 +54,7 @@ pub static ALL: &[&Template] = &[
     &LAYER_NORM,
     &RMS_NORM,
     &GELU,
+    &GROUPED_MATMUL,
     &SILU,
     &ATTENTION,
     &ROTARY,

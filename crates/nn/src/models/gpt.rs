@@ -1,6 +1,6 @@
 //! A GPT-2 style decoder: learned positions, pre-norm blocks, tanh GELU.
 
-use super::{positive, rate, token_inputs, with_loss};
+use super::{ExpertsConfig, positive, rate, token_inputs, with_loss};
 use crate::context::Context;
 use crate::init::Init;
 use crate::modules::{Activation, Embedding, LayerNorm, Linear, Mlp, MultiheadAttention};
@@ -35,6 +35,8 @@ pub struct GptConfig {
     pub fused_qkv: bool,
     /// Whether linear layers (but `lm_head`) and norms have a bias.
     pub bias: bool,
+    /// Experts in place of some feed-forward blocks (GShard, Lepikhin et al. 2020).
+    pub experts: Option<ExpertsConfig>,
 }
 
 impl Default for GptConfig {
@@ -51,6 +53,7 @@ impl Default for GptConfig {
             tied: true,
             fused_qkv: false,
             bias: true,
+            experts: None,
         }
     }
 }
@@ -65,6 +68,11 @@ pub(super) fn residual_init(layers: usize) -> Init {
 }
 
 impl GptConfig {
+    /// The tiny default with experts in every second layer.
+    pub fn with_experts() -> GptConfig {
+        GptConfig { experts: Some(ExpertsConfig::default()), ..GptConfig::default() }
+    }
+
     fn attention(&self) -> MultiheadAttention {
         MultiheadAttention {
             kv_heads: self.kv_heads.unwrap_or(self.heads),
@@ -84,6 +92,10 @@ impl GptConfig {
         positive("sequence", self.sequence)?;
         positive("mlp_ratio", self.mlp_ratio)?;
         rate("dropout", self.dropout)?;
+        if let Some(experts) = &self.experts {
+            experts.validate(self.layers)?;
+            experts.mixture(self.dim, self.mlp_ratio * self.dim, false, self.layers).validate()?;
+        }
         self.attention().validate()
     }
 
@@ -103,6 +115,9 @@ impl GptConfig {
             ..Mlp::new(self.dim, self.mlp_ratio * self.dim)
         };
         let attention = self.attention();
+        let experts = self.experts.as_ref();
+        let mixture =
+            experts.map(|experts| experts.mixture(self.dim, self.mlp_ratio * self.dim, false, self.layers));
         for layer in 0..self.layers {
             x = cx.scope(&format!("layers.{layer}"), |cx| {
                 let h = cx.call("attn_norm", &norm, x)?;
@@ -110,7 +125,10 @@ impl GptConfig {
                 let h = cx.dropout(h, self.dropout)?;
                 let x = cx.builder.add(x, h)?;
                 let h = cx.call("mlp_norm", &norm, x)?;
-                let h = cx.call("mlp", &mlp, h)?;
+                let h = match (experts, &mixture) {
+                    (Some(experts), Some(mixture)) if experts.has(layer) => cx.call("moe", mixture, h)?,
+                    _ => cx.call("mlp", &mlp, h)?,
+                };
                 let h = cx.dropout(h, self.dropout)?;
                 cx.builder.add(x, h)
             })?;

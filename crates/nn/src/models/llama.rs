@@ -1,7 +1,7 @@
 //! A Llama-style decoder: rotary positions, RMS norms, SwiGLU, grouped key/value heads, no biases.
 
 use super::gpt::{STD, residual_init};
-use super::{positive, rate, token_inputs, with_loss};
+use super::{ExpertsConfig, positive, rate, token_inputs, with_loss};
 use crate::context::Context;
 use crate::init::Init;
 use crate::modules::{Embedding, Linear, MultiheadAttention, RMSNorm, SwiGlu};
@@ -37,6 +37,8 @@ pub struct LlamaConfig {
     pub tied: bool,
     /// Whether q, k, v share one projection.
     pub fused_qkv: bool,
+    /// Experts in place of feed-forward blocks (Mixtral, Jiang et al. 2024).
+    pub experts: Option<ExpertsConfig>,
 }
 
 impl Default for LlamaConfig {
@@ -54,11 +56,18 @@ impl Default for LlamaConfig {
             dropout: 0.0,
             tied: false,
             fused_qkv: false,
+            experts: None,
         }
     }
 }
 
 impl LlamaConfig {
+    /// The tiny default with experts in every layer, of which no token is dropped.
+    pub fn mixtral() -> LlamaConfig {
+        let experts = ExpertsConfig { every: 1, capacity: None, ..ExpertsConfig::default() };
+        LlamaConfig { experts: Some(experts), ..LlamaConfig::default() }
+    }
+
     /// Hidden features of the feed-forward block.
     pub fn hidden_features(&self) -> usize {
         self.hidden.unwrap_or((8 * self.dim).div_ceil(3).next_multiple_of(16))
@@ -90,6 +99,10 @@ impl LlamaConfig {
                 .expected("a positive number")
                 .found(self.rotary_base.to_string()));
         }
+        if let Some(experts) = &self.experts {
+            experts.validate(self.layers)?;
+            experts.mixture(self.dim, self.hidden_features(), true, self.layers).validate()?;
+        }
         self.attention().validate()
     }
 
@@ -106,6 +119,9 @@ impl LlamaConfig {
             ..SwiGlu::new(self.dim, self.hidden_features())
         };
         let attention = self.attention();
+        let experts = self.experts.as_ref();
+        let mixture =
+            experts.map(|experts| experts.mixture(self.dim, self.hidden_features(), true, self.layers));
         for layer in 0..self.layers {
             x = cx.scope(&format!("layers.{layer}"), |cx| {
                 let h = cx.call("attn_norm", &norm, x)?;
@@ -113,7 +129,10 @@ impl LlamaConfig {
                 let h = cx.dropout(h, self.dropout)?;
                 let x = cx.builder.add(x, h)?;
                 let h = cx.call("mlp_norm", &norm, x)?;
-                let h = cx.call("mlp", &mlp, h)?;
+                let h = match (experts, &mixture) {
+                    (Some(experts), Some(mixture)) if experts.has(layer) => cx.call("moe", mixture, h)?,
+                    _ => cx.call("mlp", &mlp, h)?,
+                };
                 let h = cx.dropout(h, self.dropout)?;
                 cx.builder.add(x, h)
             })?;

@@ -1,11 +1,15 @@
 //! The model zoo: configs that build forward graphs with a loss.
 
 mod bert;
+mod deepseek;
+mod experts;
 mod gpt;
 mod llama;
 mod mlp;
 
 pub use bert::BertConfig;
+pub use deepseek::DeepseekConfig;
+pub use experts::ExpertsConfig;
 pub use gpt::GptConfig;
 pub use llama::LlamaConfig;
 pub use mlp::MlpConfig;
@@ -28,16 +32,21 @@ pub enum ModelConfig {
     Llama(LlamaConfig),
     /// A BERT style encoder with a masked-language head.
     Bert(BertConfig),
+    /// A DeepSeek-V3 style decoder.
+    Deepseek(DeepseekConfig),
 }
 
 impl ModelConfig {
-    /// `mlp`, `gpt`, `llama` or `bert`.
+    /// `mlp`, `gpt`, `llama`, `bert` or `deepseek`; `moe-gpt` and `mixtral` for the decoders with experts.
     pub fn name(&self) -> &'static str {
         match self {
             ModelConfig::Mlp(_) => "mlp",
+            ModelConfig::Gpt(GptConfig { experts: Some(_), .. }) => "moe-gpt",
+            ModelConfig::Llama(LlamaConfig { experts: Some(_), .. }) => "mixtral",
             ModelConfig::Gpt(_) => "gpt",
             ModelConfig::Llama(_) => "llama",
             ModelConfig::Bert(_) => "bert",
+            ModelConfig::Deepseek(_) => "deepseek",
         }
     }
 
@@ -48,6 +57,9 @@ impl ModelConfig {
             "gpt" => Some(ModelConfig::Gpt(GptConfig::default())),
             "llama" => Some(ModelConfig::Llama(LlamaConfig::default())),
             "bert" => Some(ModelConfig::Bert(BertConfig::default())),
+            "moe-gpt" => Some(ModelConfig::Gpt(GptConfig::with_experts())),
+            "deepseek" => Some(ModelConfig::Deepseek(DeepseekConfig::default())),
+            "mixtral" => Some(ModelConfig::Llama(LlamaConfig::mixtral())),
             _ => None,
         }
     }
@@ -59,6 +71,7 @@ impl ModelConfig {
             ModelConfig::Gpt(config) => config.validate(),
             ModelConfig::Llama(config) => config.validate(),
             ModelConfig::Bert(config) => config.validate(),
+            ModelConfig::Deepseek(config) => config.validate(),
         }
     }
 
@@ -78,6 +91,7 @@ impl ModelConfig {
             ModelConfig::Gpt(config) => config.forward(&mut cx, batch)?,
             ModelConfig::Llama(config) => config.forward(&mut cx, batch)?,
             ModelConfig::Bert(config) => config.forward(&mut cx, batch)?,
+            ModelConfig::Deepseek(config) => config.forward(&mut cx, batch)?,
         };
         cx.finish(outputs)
     }
@@ -115,5 +129,6 @@ fn token_inputs(cx: &mut Context, batch: usize, sequence: usize) -> (ValueId, Va
 /// `loss` from logits and labels, and the `logits`.
 fn with_loss(cx: &mut Context, logits: ValueId, labels: ValueId) -> Result<Vec<(String, ValueId)>> {
     let loss = losses::cross_entropy(cx, logits, labels)?;
+    let loss = cx.with_added_losses(loss)?;
     Ok(vec![(LOSS.to_string(), loss), ("logits".to_string(), logits)])
 }

@@ -138,7 +138,12 @@ impl Module for MultiheadAttention {
 /// Cosines and sines `[sequence, depth]` of `position * base^(-2 i / depth)`, for the pairs (i, i +
 /// depth/2). Computed in the graph, once for all layers: a constant would enlarge every pass and
 /// text.
-fn rotary_tables(cx: &mut Context, sequence: usize, depth: usize, base: f64) -> Result<Vec<ValueId>> {
+pub(super) fn rotary_tables(
+    cx: &mut Context,
+    sequence: usize,
+    depth: usize,
+    base: f64,
+) -> Result<Vec<ValueId>> {
     let dtype = cx.dtype();
     let key = format!("rotary_{sequence}_{depth}_{base}").replace('.', "_");
     cx.shared(&key, |b| {

@@ -3,11 +3,15 @@
 
 mod attention;
 mod basic;
+mod latent_attention;
 mod mlp;
+mod moe;
 
 pub use attention::MultiheadAttention;
 pub use basic::{Activation, Dropout, Embedding, GELU, LayerNorm, Linear, RMSNorm, ReLU, SiLU, Tanh};
+pub use latent_attention::LatentAttention;
 pub use mlp::{Mlp, SwiGlu};
+pub use moe::{MixtureOfExperts, Scores};
 
 use crate::context::Context;
 use partita_base::Result;

@@ -4,4 +4,6 @@ mod common;
 mod init;
 mod models;
 mod modules;
+mod moe;
 mod optim;
+mod optimizers;

@@ -56,26 +56,6 @@ fn with_params(model: &Model, mut values: Values) -> Values {
     values
 }
 
-/// Compares the gradient of a few elements of every parameter with central differences of the loss.
-fn check_gradients(model: &Model, values: &Values) {
-    let outputs = run(&gradient_graph(&model.forward).unwrap(), values);
-    for (index, (name, spec)) in model.params.iter().enumerate() {
-        let gradient = outputs[&format!("grad.{name}")].to_f64();
-        let count = spec.ty.element_count();
-        for element in [0, (index * 7 + 3) % count] {
-            let loss = |delta: f64| {
-                let mut moved = values.clone();
-                moved.insert(name.clone(), nudged(&values[name], element, delta));
-                single(&run(&model.forward, &moved), "loss")
-            };
-            let step = 1e-5;
-            let numeric = (loss(step) - loss(-step)) / (2.0 * step);
-            let error = (gradient[element] - numeric).abs();
-            assert!(error < 1e-7, "{name}[{element}]: gradient {}, difference {numeric}", gradient[element]);
-        }
-    }
-}
-
 #[test]
 fn gradients_of_gpt_equal_finite_differences() {
     let config = GptConfig { dropout: 0.2, ..tiny_gpt() };

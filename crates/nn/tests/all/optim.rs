@@ -61,7 +61,7 @@ fn compare(options: StepOptions, formula: impl Fn(&mut f64, f64, &mut [f64; 2], 
         assert_close(&outputs["layer.bias"].to_f64(), &b, 1e-12, "bias");
         for (i, element) in elements.iter_mut().enumerate() {
             let (g, decays) = if i < 4 { (gw[i], true) } else { (gb[i - 4], options.decay_1d) };
-            *element = options.optimizer.element(*element, g, rate, index as i32 + 1, decays);
+            *element = options.optimizer.element(*element, g, rate, index as i32 + 1, decays).unwrap();
         }
         let after: Vec<f64> = elements.iter().map(|element| element[0]).collect();
         assert_close(&after, &[&w[..], &b[..]].concat(), 1e-12, "one element at a time");

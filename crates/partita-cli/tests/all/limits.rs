@@ -74,7 +74,9 @@ fn workers_that_no_process_can_have_are_refused() {
 #[test]
 fn no_learning_rate_changes_the_verdict_on_a_right_plan() {
     let place = crate::place();
-    for (kind, rates) in [("adamw", &["1e-6", "0.5", "10"][..]), ("sgd", &["0.5"]), ("lion", &["10"])] {
+    for (kind, rates) in
+        [("adamw", &["1e-6", "0.5", "10"][..]), ("sgd", &["0.5"]), ("lion", &["10"]), ("muon", &["0.5"])]
+    {
         for rate in rates {
             let rate = format!("optimizer.learning_rate={rate}");
             let kind = format!("optimizer.kind={kind}");

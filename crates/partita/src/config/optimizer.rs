@@ -5,15 +5,16 @@ use crate::keys::Section;
 use partita_base::{Diagnostic, Result};
 use partita_nn::{Decay, LrSchedule, Optimizer, StepOptions};
 
-/// The optimizers.
-pub(super) const KINDS: &[&str] = &["sgd", "adam", "adamw", "lion"];
-
 /// Reads the section for a run of so many steps.
 pub(super) fn read(reader: &mut Reader, steps: u64) -> Result<(StepOptions, LrSchedule)> {
     let (options, schedule) = reader.section("optimizer", |s| {
-        let kind = s.get("kind", "adamw".to_string(), "update rule: sgd, adam, adamw or lion")?;
+        let kind = s.get(
+            "kind",
+            "adamw".to_string(),
+            "update rule: sgd, adam, adamw, lion, adafactor, lamb, muon or adam8bit",
+        )?;
         let mut optimizer = Optimizer::from_name(&kind).ok_or_else(|| {
-            Diagnostic::new("E004", format!("no optimizer `{kind}`")).expected("sgd, adam, adamw or lion")
+            Diagnostic::new("E004", format!("no optimizer `{kind}`")).expected(Optimizer::NAMES.join(", "))
         })?;
         constants(s, &mut optimizer)?;
         let peak = s.get("learning_rate", 1e-3, "learning rate after the warmup")?;
@@ -56,14 +57,16 @@ fn constants(s: &mut Section, optimizer: &mut Optimizer) -> Result<()> {
         Ok(())
     };
     let (first, second) = ("decay of the mean of gradients", "decay of the mean of squared gradients");
-    let decay = "weight decay, decoupled from the gradient for adamw and lion";
+    let decay = "weight decay, for sgd and adam added to the gradient, for lamb to the direction";
     match optimizer {
         Optimizer::Sgd { momentum, weight_decay, .. } => {
             number(momentum, "momentum", "momentum")?;
             number(weight_decay, "weight_decay", decay)?;
         }
         Optimizer::Adam { beta1, beta2, epsilon, weight_decay }
-        | Optimizer::AdamW { beta1, beta2, epsilon, weight_decay } => {
+        | Optimizer::AdamW { beta1, beta2, epsilon, weight_decay }
+        | Optimizer::Lamb { beta1, beta2, epsilon, weight_decay }
+        | Optimizer::Adam8bit { beta1, beta2, epsilon, weight_decay } => {
             number(beta1, "beta1", first)?;
             number(beta2, "beta2", second)?;
             number(epsilon, "epsilon", "added to the root of the mean of squares")?;
@@ -74,9 +77,41 @@ fn constants(s: &mut Section, optimizer: &mut Optimizer) -> Result<()> {
             number(beta2, "beta2", first)?;
             number(weight_decay, "weight_decay", decay)?;
         }
+        Optimizer::Adafactor { beta2_decay, epsilon2, clip, weight_decay, .. } => {
+            number(
+                beta2_decay,
+                "beta2_decay",
+                "exponent of the step in the share of a new squared gradient",
+            )?;
+            number(epsilon2, "epsilon2", "least root mean square of a parameter")?;
+            number(clip, "clip", "root mean square beyond which an update is scaled down")?;
+            number(weight_decay, "weight_decay", decay)?;
+        }
+        Optimizer::Muon { momentum, weight_decay, beta1, beta2, epsilon, .. } => {
+            number(momentum, "momentum", "momentum")?;
+            number(weight_decay, "weight_decay", decay)?;
+            number(beta1, "beta1", first)?;
+            number(beta2, "beta2", second)?;
+            number(epsilon, "epsilon", "added to the root of the mean of squares")?;
+        }
     }
-    if let Optimizer::Sgd { nesterov, .. } = optimizer {
-        *nesterov = s.get("nesterov", *nesterov, "whether momentum is Nesterov's")?;
+    match optimizer {
+        Optimizer::Adafactor { epsilon1, .. } => {
+            let least = "least root mean square of gradients";
+            *epsilon1 = s.find("epsilon1", "the unit of the element type", least)?.or(*epsilon1);
+        }
+        Optimizer::Muon { nesterov, match_rms, .. } => {
+            *nesterov = s.get("nesterov", *nesterov, "whether momentum is Nesterov's")?;
+            *match_rms = s.get("match_rms", *match_rms, "whether updates are as large as AdamW's")?;
+        }
+        Optimizer::Sgd { nesterov, .. } => {
+            *nesterov = s.get("nesterov", *nesterov, "whether momentum is Nesterov's")?;
+        }
+        Optimizer::Adam { .. }
+        | Optimizer::AdamW { .. }
+        | Optimizer::Lion { .. }
+        | Optimizer::Lamb { .. }
+        | Optimizer::Adam8bit { .. } => {}
     }
     Ok(())
 }

@@ -18,36 +18,41 @@ impl ModelKind for Gpt {
     }
 
     fn read(&self, section: &mut Section) -> Result<Arc<dyn ModelSource>> {
-        let d = GptConfig::default();
-        Ok(Arc::new(GptConfig {
-            vocab: section.get("vocab", d.vocab, "size of the vocabulary")?,
-            dim: section.get("dim", d.dim, "features of the residual stream")?,
-            layers: section.get("layers", d.layers, "transformer layers")?,
-            heads: section.get("heads", d.heads, "heads of the attention")?,
-            kv_heads: section
-                .find("kv_heads", "as many as heads", "heads of keys and values, a divisor of heads")?
-                .or(d.kv_heads),
-            sequence: section.get("sequence", d.sequence, "tokens of a row")?,
-            mlp_ratio: section.get(
-                "mlp_ratio",
-                d.mlp_ratio,
-                "hidden features of the feed-forward block, in multiples of dim",
-            )?,
-            dropout: section.get("dropout", d.dropout, "dropout after the embedding and each block")?,
-            tied: section.get("tied", d.tied, "whether the head shares the weight of the token embedding")?,
-            fused_qkv: section.get(
-                "fused_qkv",
-                d.fused_qkv,
-                "whether queries, keys and values share one projection",
-            )?,
-            bias: section.get("bias", d.bias, "whether linear layers and norms have a bias")?,
-        }))
+        Ok(Arc::new(read(section, GptConfig::default())?))
     }
+}
+
+/// Reads the keys of a decoder with these defaults.
+pub(super) fn read(section: &mut Section, d: GptConfig) -> Result<GptConfig> {
+    Ok(GptConfig {
+        vocab: section.get("vocab", d.vocab, "size of the vocabulary")?,
+        dim: section.get("dim", d.dim, "features of the residual stream")?,
+        layers: section.get("layers", d.layers, "transformer layers")?,
+        heads: section.get("heads", d.heads, "heads of the attention")?,
+        kv_heads: section
+            .find("kv_heads", "as many as heads", "heads of keys and values, a divisor of heads")?
+            .or(d.kv_heads),
+        sequence: section.get("sequence", d.sequence, "tokens of a row")?,
+        mlp_ratio: section.get(
+            "mlp_ratio",
+            d.mlp_ratio,
+            "hidden features of the feed-forward block, in multiples of dim",
+        )?,
+        dropout: section.get("dropout", d.dropout, "dropout after the embedding and each block")?,
+        tied: section.get("tied", d.tied, "whether the head shares the weight of the token embedding")?,
+        fused_qkv: section.get(
+            "fused_qkv",
+            d.fused_qkv,
+            "whether queries, keys and values share one projection",
+        )?,
+        bias: section.get("bias", d.bias, "whether linear layers and norms have a bias")?,
+        experts: d.experts,
+    })
 }
 
 impl ModelSource for GptConfig {
     fn name(&self) -> &str {
-        "gpt"
+        if self.experts.is_some() { "moe-gpt" } else { "gpt" }
     }
 
     fn build(&self, batch: usize, dtype: DType, training: bool) -> Result<Model> {
@@ -64,14 +69,14 @@ impl ModelSource for GptConfig {
     }
 
     fn with_layers(&self, layers: usize) -> Option<Arc<dyn ModelSource>> {
-        Some(Arc::new(GptConfig { layers, ..self.clone() }))
+        self.experts.is_none().then(|| Arc::new(GptConfig { layers, ..self.clone() }) as Arc<dyn ModelSource>)
     }
 
     fn stream(&self) -> Option<[usize; 3]> {
-        Some([self.layers, self.sequence, self.dim])
+        self.experts.is_none().then_some([self.layers, self.sequence, self.dim])
     }
 
     fn plan(&self, forward: &Graph, mesh: &Mesh, options: &ReadyOptions) -> Result<Plan> {
-        ready_plan("gpt", forward, mesh, options)
+        ready_plan(self.name(), forward, mesh, options)
     }
 }

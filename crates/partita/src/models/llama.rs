@@ -18,35 +18,40 @@ impl ModelKind for Llama {
     }
 
     fn read(&self, section: &mut Section) -> Result<Arc<dyn ModelSource>> {
-        let d = LlamaConfig::default();
-        Ok(Arc::new(LlamaConfig {
-            vocab: section.get("vocab", d.vocab, "size of the vocabulary")?,
-            dim: section.get("dim", d.dim, "features of the residual stream")?,
-            layers: section.get("layers", d.layers, "transformer layers")?,
-            heads: section.get("heads", d.heads, "heads of the attention")?,
-            kv_heads: section
-                .find("kv_heads", "2", "heads of keys and values, a divisor of heads")?
-                .or(d.kv_heads),
-            sequence: section.get("sequence", d.sequence, "tokens of a row")?,
-            hidden: section
-                .find("hidden", "8/3 of dim, rounded up to 16", "hidden features of the feed-forward block")?
-                .or(d.hidden),
-            rotary_base: section.get("rotary_base", d.rotary_base, "base of the rotary frequencies")?,
-            epsilon: section.get("epsilon", d.epsilon, "added to the mean square in norms")?,
-            dropout: section.get("dropout", d.dropout, "dropout after the embedding and each block")?,
-            tied: section.get("tied", d.tied, "whether the head shares the weight of the token embedding")?,
-            fused_qkv: section.get(
-                "fused_qkv",
-                d.fused_qkv,
-                "whether queries, keys and values share one projection",
-            )?,
-        }))
+        Ok(Arc::new(read(section, LlamaConfig::default())?))
     }
+}
+
+/// Reads the keys of a decoder with these defaults.
+pub(super) fn read(section: &mut Section, d: LlamaConfig) -> Result<LlamaConfig> {
+    Ok(LlamaConfig {
+        vocab: section.get("vocab", d.vocab, "size of the vocabulary")?,
+        dim: section.get("dim", d.dim, "features of the residual stream")?,
+        layers: section.get("layers", d.layers, "transformer layers")?,
+        heads: section.get("heads", d.heads, "heads of the attention")?,
+        kv_heads: section
+            .find("kv_heads", "2", "heads of keys and values, a divisor of heads")?
+            .or(d.kv_heads),
+        sequence: section.get("sequence", d.sequence, "tokens of a row")?,
+        hidden: section
+            .find("hidden", "8/3 of dim, rounded up to 16", "hidden features of the feed-forward block")?
+            .or(d.hidden),
+        rotary_base: section.get("rotary_base", d.rotary_base, "base of the rotary frequencies")?,
+        epsilon: section.get("epsilon", d.epsilon, "added to the mean square in norms")?,
+        dropout: section.get("dropout", d.dropout, "dropout after the embedding and each block")?,
+        tied: section.get("tied", d.tied, "whether the head shares the weight of the token embedding")?,
+        fused_qkv: section.get(
+            "fused_qkv",
+            d.fused_qkv,
+            "whether queries, keys and values share one projection",
+        )?,
+        experts: d.experts,
+    })
 }
 
 impl ModelSource for LlamaConfig {
     fn name(&self) -> &str {
-        "llama"
+        if self.experts.is_some() { "mixtral" } else { "llama" }
     }
 
     fn build(&self, batch: usize, dtype: DType, training: bool) -> Result<Model> {
@@ -63,14 +68,16 @@ impl ModelSource for LlamaConfig {
     }
 
     fn with_layers(&self, layers: usize) -> Option<Arc<dyn ModelSource>> {
-        Some(Arc::new(LlamaConfig { layers, ..self.clone() }))
+        self.experts
+            .is_none()
+            .then(|| Arc::new(LlamaConfig { layers, ..self.clone() }) as Arc<dyn ModelSource>)
     }
 
     fn stream(&self) -> Option<[usize; 3]> {
-        Some([self.layers, self.sequence, self.dim])
+        self.experts.is_none().then_some([self.layers, self.sequence, self.dim])
     }
 
     fn plan(&self, forward: &Graph, mesh: &Mesh, options: &ReadyOptions) -> Result<Plan> {
-        ready_plan("llama", forward, mesh, options)
+        ready_plan(self.name(), forward, mesh, options)
     }
 }

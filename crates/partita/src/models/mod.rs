@@ -6,6 +6,8 @@
 //! config is a closure: [`from_fn`].
 
 mod bert;
+mod deepseek;
+mod experts;
 mod file;
 mod gpt;
 mod llama;
@@ -178,13 +180,16 @@ impl fmt::Debug for ModelKinds {
 }
 
 impl ModelKinds {
-    /// `mlp`, `gpt`, `llama`, `bert` and `file`.
+    /// `mlp`, `gpt`, `llama`, `bert`, `moe-gpt`, `mixtral`, `deepseek` and `file`.
     pub fn bundled() -> ModelKinds {
         ModelKinds::default()
             .with(mlp::Mlp)
             .with(gpt::Gpt)
             .with(llama::Llama)
             .with(bert::Bert)
+            .with(experts::MoeGpt)
+            .with(experts::Mixtral)
+            .with(deepseek::Deepseek)
             .with(file::File)
     }
 

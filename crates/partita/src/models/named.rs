@@ -3,7 +3,8 @@
 //!
 //! Sizes are those of the papers and model cards: GPT-2 (Radford et al. 2019), GPT-3 (Brown et al. 2020, table 2.1) with
 //! the vocabulary of Megatron-LM, Megatron-LM's weak scaling (Narayanan et al. 2021, table 1), Alpa's GPT (Zheng et al.
-//! 2022, table 5), MPT (llm-foundry's configs), Llama (Touvron et al. 2023, Dubey et al. 2024), BERT (Devlin et al. 2019).
+//! 2022, table 5) and its GShard models, MPT (llm-foundry's configs), Llama (Touvron et al. 2023, Dubey et al. 2024), BERT
+//! (Devlin et al. 2019), Mixtral (Jiang et al. 2024), DeepSeek-V3 (DeepSeek-AI 2024).
 
 use partita_base::{Diagnostic, Result};
 use std::path::Path;
@@ -57,10 +58,39 @@ const LLAMA: &[(&str, [i64; 7])] = &[
 /// Sizes of an encoder in the style of BERT: name, layers, features, heads.
 const BERT: &[(&str, [i64; 3])] = &[("bert-base", [12, 768, 12]), ("bert-large", [24, 1024, 16])];
 
+/// Sizes of a GPT with experts in every second layer: name, layers, features, heads, experts. Hidden features are 8 times
+/// the features.
+const MOE_GPT: &[(&str, [i64; 4])] = &[
+    ("gshard-moe-380m", [8, 768, 16, 8]),
+    ("gshard-moe-690m", [8, 768, 16, 16]),
+    ("gshard-moe-1.3b", [16, 768, 16, 16]),
+    ("gshard-moe-2.4b", [16, 1024, 16, 16]),
+    ("gshard-moe-10b", [16, 1536, 16, 32]),
+];
+
+/// Models of which there is one size: name and section.
+const SINGLE: &[(&str, &str)] = &[
+    (
+        "mixtral-8x7b",
+        "kind = 'mixtral'\nlayers = 32\ndim = 4096\nheads = 32\nkv_heads = 8\nhidden = 14336\nsequence = 32768\n\
+         vocab = 32000\nexperts = 8\ntop_k = 2\nrotary_base = 1e6",
+    ),
+    (
+        "deepseek-v3",
+        "kind = 'deepseek'\nlayers = 61\ndense_layers = 3\ndim = 7168\nheads = 128\nquery_rank = 1536\n\
+         latent_rank = 512\nplain_features = 128\nrotary_features = 64\nvalue_features = 128\nhidden = 18432\n\
+         expert_hidden = 2048\nexperts = 256\ntop_k = 8\nshared = 1\nsequence = 4096\nvocab = 129280",
+    ),
+];
+
 /// The names, in the order of the tables.
 pub fn names() -> Vec<&'static str> {
     let gpt = GPT.iter().map(|(name, _)| *name);
-    gpt.chain(LLAMA.iter().map(|(name, _)| *name)).chain(BERT.iter().map(|(name, _)| *name)).collect()
+    gpt.chain(LLAMA.iter().map(|(name, _)| *name))
+        .chain(BERT.iter().map(|(name, _)| *name))
+        .chain(MOE_GPT.iter().map(|(name, _)| *name))
+        .chain(SINGLE.iter().map(|(name, _)| *name))
+        .collect()
 }
 
 /// The section `[model]` for a name, in upper or lower case.
@@ -79,6 +109,16 @@ pub fn named(name: &str) -> Option<Table> {
             &["layers", "dim", "heads", "kv_heads", "hidden", "sequence", "vocab"],
             sizes,
         ));
+    }
+    if let Some((_, sizes)) = MOE_GPT.iter().find(|(known, _)| is(known)) {
+        let mut table = of("moe-gpt", &["layers", "dim", "heads", "experts"], sizes);
+        for (key, value) in [("sequence", 1024), ("vocab", 32000), ("mlp_ratio", 8)] {
+            table.insert(key.to_string(), Value::Integer(value));
+        }
+        return Some(table);
+    }
+    if let Some((_, section)) = SINGLE.iter().find(|(known, _)| is(known)) {
+        return section.parse().ok();
     }
     let (_, [layers, dim, heads]) = BERT.iter().find(|(known, _)| is(known))?;
     let mut table =

@@ -8,12 +8,15 @@ use partita_nn::Optimizer;
 use partita_pipeline::Order;
 use partita_schedule::{Entry, Kind, Plan, Primitive, batch_shards};
 
-/// States of an optimizer for each parameter.
-pub fn states(optimizer: &Optimizer) -> usize {
+/// The states of an optimizer for each element of a parameter, in numbers of single precision. Means of rows and columns,
+/// and the scales of blocks, count as nothing.
+pub fn states(optimizer: &Optimizer) -> f64 {
     match optimizer {
-        Optimizer::Sgd { momentum, .. } => usize::from(*momentum != 0.0),
-        Optimizer::Lion { .. } => 1,
-        Optimizer::Adam { .. } | Optimizer::AdamW { .. } => 2,
+        Optimizer::Sgd { momentum, .. } if *momentum == 0.0 => 0.0,
+        Optimizer::Adafactor { .. } => 0.0,
+        Optimizer::Adam8bit { .. } => 0.5,
+        Optimizer::Sgd { .. } | Optimizer::Lion { .. } | Optimizer::Muon { .. } => 1.0,
+        Optimizer::Adam { .. } | Optimizer::AdamW { .. } | Optimizer::Lamb { .. } => 2.0,
     }
 }
 

@@ -564,15 +564,9 @@ impl Exchanges {
 }
 
 /// The bytes of the library's own steps: parameters and gradients in the type of the model, states in single precision.
-pub fn own_bytes(dtype: DType, states: usize) -> ParameterBytes {
+pub fn own_bytes(dtype: DType, states: f64) -> ParameterBytes {
     let size = dtype.size_bytes() as f64;
-    ParameterBytes {
-        parameter: size,
-        gradient: size,
-        state: 4.0 * states as f64,
-        reduced: size,
-        gathered: size,
-    }
+    ParameterBytes { parameter: size, gradient: size, state: 4.0 * states, reduced: size, gathered: size }
 }
 
 /// What recomputation is called.

@@ -21,8 +21,8 @@ fn table(model: &str, optimizer: &str) -> Table {
 fn writing_a_default_out_changes_nothing() {
     let keys = Config::keys(&ModelKinds::bundled());
     let mut written = 0;
-    for model in ["mlp", "gpt", "llama", "bert"] {
-        for optimizer in ["sgd", "adam", "adamw", "lion"] {
+    for model in ["mlp", "gpt", "llama", "bert", "moe-gpt", "mixtral", "deepseek"] {
+        for optimizer in Optimizer::NAMES {
             let plain = table(model, optimizer);
             for key in &keys {
                 let kind = if key.section == "model" { model } else { optimizer };
@@ -68,7 +68,7 @@ fn keys_of_a_kind_belong_to_it_alone() {
     for key in keys.iter().filter(|key| key.section == "model" && key.name != "kind") {
         let default = format!("v = {}", key.default).parse::<Table>().ok().and_then(|mut t| t.remove("v"));
         let Some(default) = default else { continue };
-        for model in ["mlp", "gpt", "llama", "bert"] {
+        for model in ["mlp", "gpt", "llama", "bert", "moe-gpt", "mixtral", "deepseek"] {
             let mut changed = table(model, "adamw");
             changed["model"].as_table_mut().unwrap().insert(key.name.clone(), default.clone());
             let others = keys.iter().filter(|other| other.section == "model" && other.name == key.name);
@@ -90,7 +90,10 @@ fn keys_of_a_kind_belong_to_it_alone() {
 #[test]
 fn a_kind_that_does_not_exist_names_those_that_do() {
     let error: Box<Diagnostic> = ModelKinds::bundled().named("lama").map(|_| ()).unwrap_err();
-    assert_eq!((error.code, error.expected.as_deref()), ("E004", Some("mlp, gpt, llama, bert or file")));
+    assert_eq!(
+        (error.code, error.expected.as_deref()),
+        ("E004", Some("mlp, gpt, llama, bert, moe-gpt, mixtral, deepseek or file"))
+    );
     assert!(error.help.as_deref().unwrap().contains("llama"), "{error}");
     assert_eq!(ModelKinds::default().named("gpt").map(|_| ()).unwrap_err().code, "E004");
 }

@@ -64,6 +64,11 @@ enum Kind {
         ignore_index: i64,
     },
     ProductAdded,
+    Grouped,
+    /// Result positions of the gradients of rows and of matrices.
+    GroupedGradient {
+        results: [Option<usize>; 2],
+    },
     Random {
         stream: u64,
         draw: Draw,
@@ -134,6 +139,19 @@ fn kind(composite: &Composite) -> Option<Kind> {
         }
         ("dot_general_add", false) => {
             dot::adds_at_once(product(composite)?, operands.get(1)?, result).then_some(Kind::ProductAdded)
+        }
+        ("grouped_matmul", _) => {
+            let typed = own.iter().chain(&results.to_vec()).all(|ty| ty.dtype == first.dtype) && rows;
+            match is_gradient {
+                _ if !typed => None,
+                false => Some(Kind::Grouped),
+                // The shares of groups have no kernel.
+                true if wanted.contains(&2) => None,
+                true => {
+                    let position = |operand: i64| wanted.iter().position(|&w| w == operand);
+                    Some(Kind::GroupedGradient { results: [position(0), position(1)] })
+                }
+            }
         }
         ("random_bits" | "uniform" | "normal", false) if result.rank() > 0 && first.dtype.is_integer() => {
             let draw = match base {
@@ -323,6 +341,34 @@ pub(super) fn compile(composite: &Composite, share: Share, kernel_options: Kerne
             let (op, out) = (product(composite)?, outputs[0].clone());
             dot::compile(op, kernel_options, &operands[1..], operands.first(), out)?
         }
+        Kind::Grouped => {
+            let [rows, k, n] = grouped_sizes(&operands);
+            let bytes = kernels::grouped_matmul_workspace_bytes(dtype, rows, k, n);
+            Kernel::new(bytes, move |memory, workspace| {
+                let [x, weight, own] = [0, 1, 2].map(|i| operands[i].view(memory));
+                let (out, scratch) = (&mut memory.view_mut(&outputs[0]), memory.bytes_mut(workspace));
+                kernels::grouped_matmul(kernel_options, &x, &weight, &own, out, scratch);
+                Ok(())
+            })
+        }
+        Kind::GroupedGradient { results: [of_rows, of_matrices] } => {
+            let [rows, k, n] = grouped_sizes(&operands);
+            let bytes = kernels::grouped_matmul_workspace_bytes(dtype, rows, n, k)
+                .max(kernels::grouped_matmul_weight_workspace_bytes(dtype, rows, k, n));
+            Kernel::new(bytes, move |memory, workspace| {
+                let [x, weight, own, dy] = [0, 1, 2, 3].map(|i| operands[i].view(memory));
+                let scratch = memory.bytes_mut(workspace);
+                if let Some(result) = of_rows {
+                    let (weight, out) = (weight.permute(&[0, 2, 1]), &mut memory.view_mut(&outputs[result]));
+                    kernels::grouped_matmul(kernel_options, &dy, &weight, &own, out, scratch);
+                }
+                if let Some(result) = of_matrices {
+                    let out = &mut memory.view_mut(&outputs[result]);
+                    kernels::grouped_matmul_weight_gradient(kernel_options, &x, &own, &dy, out, scratch);
+                }
+                Ok(())
+            })
+        }
         Kind::Random { stream, draw } => {
             let global: Vec<u64> =
                 composite.attributes.ints("global_shape").iter().map(|&s| s as u64).collect();
@@ -381,6 +427,12 @@ pub(super) fn norm_gradient(
         kernels::norm_parameter_gradients(kernel_options, sums, dtype, d, dweight.as_mut(), dbias.as_mut());
         Ok(())
     }))
+}
+
+/// Rows, and the features before and behind the matrices of a grouped matmul.
+fn grouped_sizes(operands: &[Value]) -> [usize; 3] {
+    let (x, weight) = (operands[0].shape(), operands[1].shape());
+    [x[..x.len() - 1].iter().product(), weight[2], weight[1]]
 }
 
 fn attention_sizes(operands: &[Value]) -> (usize, usize, usize) {

@@ -33,6 +33,10 @@
 //! tolerance τ, so that δ becomes f (δ + τ (|g| + δ)), and one step of the smallest numbers of the
 //! gradient's type: in f16, a clipped gradient is often as small as that.
 //!
+//! **An optimizer that sees whole tensors**, such as Adafactor, has no formula for one element. There U is evaluated for the
+//! whole tensor at `g`, at `g + δ`, at `g - δ`, and at gradients in which every element moves by δ up or down at random. The
+//! range of these samples, widened by a factor, is taken as the range of U.
+//!
 //! Rounding within U is a few units in the last place of the old value and of the largest new one
 //! in the type of the arithmetic, and one in the type of the parameter.
 //!
@@ -55,6 +59,10 @@ const TINY_PARAMETER: f64 = 1e-3;
 const NOISE_OVER_ERROR: f64 = 10.0;
 /// The noise of a gradient where there is no step in f64, in units in the last place of the largest gradient.
 const NOISE_UNITS: f64 = 64.0;
+/// Gradients with random signs at which an optimizer of whole tensors is evaluated.
+const RANDOM_SIGNS: u64 = 4;
+/// The range of U over the range of its samples.
+const RANGE_OVER_SAMPLES: f64 = 8.0;
 /// Units in the last place that the arithmetic of an update may lose, of the old and of the new value.
 const UPDATE_UNITS: f64 = 8.0;
 
@@ -211,6 +219,9 @@ impl<'a> Bounds<'a> {
             None => (None, name),
         };
         let optimizer = &update.options.optimizer;
+        if !optimizer.is_elementwise() {
+            return self.updated_whole(update, slot, parameter);
+        }
         // The position of this tensor among the results of the formula.
         let place = match slot {
             Some(slot) => 1 + optimizer.slots().iter().position(|known| *known == slot)?,
@@ -229,14 +240,14 @@ impl<'a> Bounds<'a> {
         let decays = update.options.decay_1d || old.ty.rank() >= 2;
         let clips = update.options.clip_grad_norm.is_some();
         let bounds = old.to_f64().into_iter().zip(gradient.to_f64()).enumerate().map(|(index, (old, g))| {
-            let mut h = self.clipping * difference;
-            if clips {
-                h += self.tolerance * self.clipping * (g.abs() + difference) + smallest(gradient.ty.dtype);
-            }
+            let h = self.moved(g, difference, clips, gradient.ty.dtype);
             let g = self.clipping * g;
             let mut before = [old, 0.0, 0.0];
             states.iter().zip(&mut before[1..]).for_each(|(state, place)| *place = state[index]);
-            let after = |g: f64| optimizer.element(before, g, update.learning_rate, 1, decays)[place];
+            let after = |g: f64| {
+                let new = optimizer.element(before, g, update.learning_rate, 1, decays);
+                new.expect("the rule is elementwise")[place]
+            };
             let (low, new, high) = (after(g - h), after(g), after(g + h));
             let largest = low.abs().max(new.abs()).max(high.abs());
             let rounding = UPDATE_UNITS * arithmetic * (before[place].abs() + largest) + unit(own) * largest;
@@ -244,6 +255,68 @@ impl<'a> Bounds<'a> {
         });
         Some(Explained::Each(bounds.collect()))
     }
+
+    /// By how much an element of a gradient that may differ by `difference` may differ after clipping.
+    fn moved(&self, g: f64, difference: f64, clips: bool, dtype: DType) -> f64 {
+        let clipped = self.clipping * difference;
+        match clips {
+            true => clipped + self.tolerance * self.clipping * (g.abs() + difference) + smallest(dtype),
+            false => clipped,
+        }
+    }
+
+    /// [`Bounds::updated`] for an optimizer that sees whole tensors.
+    fn updated_whole(&self, update: Update, slot: Option<&str>, parameter: &str) -> Option<Explained> {
+        let optimizer = &update.options.optimizer;
+        let gradient = self.reference.get(&gradient_name(parameter))?;
+        let difference = self.gradient_difference(&gradient_name(parameter), gradient);
+        let old = update.before.get(parameter)?;
+        let slots = optimizer.states(parameter, &old.ty);
+        let place = match slot {
+            Some(slot) => 1 + slots.iter().position(|(known, _)| *known == slot)?,
+            None => 0,
+        };
+        let states = slots.iter().map(|(slot, _)| update.before.get(&state_name(slot, parameter)));
+        let before: Vec<Literal> =
+            [Some(old)].into_iter().chain(states).map(Option::<&_>::cloned).collect::<Option<_>>()?;
+        let decays = update.options.decay_1d || old.ty.rank() >= 2;
+        let clips = update.options.clip_grad_norm.is_some();
+        let after = |sign: &dyn Fn(usize) -> f64| -> Option<Vec<f64>> {
+            let moved = gradient.to_f64().into_iter().enumerate().map(|(index, g)| {
+                self.clipping * g + sign(index) * self.moved(g, difference, clips, gradient.ty.dtype)
+            });
+            let moved = Literal::from_f64(&gradient.ty, moved);
+            let new = optimizer.tensor(parameter, &before, &moved, update.learning_rate, decays).ok()?;
+            Some(new[place].to_f64())
+        };
+        let new = after(&|_| 0.0)?;
+        let mut samples = vec![after(&|_| 1.0)?, after(&|_| -1.0)?];
+        for seed in 1..=RANDOM_SIGNS {
+            samples.push(after(&|index| random_sign(seed, index))?);
+        }
+        let own = before[place].ty.dtype;
+        // Codes of a state are whole numbers without rounding of their own.
+        let [arithmetic, own] = match own.is_float() {
+            true => [unit(accumulation_dtype(old.ty.dtype)), unit(own)],
+            false => [0.0, 0.0],
+        };
+        let old = before[place].to_f64();
+        let bounds = new.iter().enumerate().map(|(index, &new)| {
+            let range = samples.iter().fold(0.0, |range: f64, sample| range.max((sample[index] - new).abs()));
+            let largest = new.abs() + range;
+            let rounding = UPDATE_UNITS * arithmetic * (old[index].abs() + largest) + own * largest;
+            RANGE_OVER_SAMPLES * range + rounding
+        });
+        Some(Explained::Each(bounds.collect()))
+    }
+}
+
+/// 1 or -1, by the highest bit of a hash (the finaliser of SplitMix64).
+fn random_sign(seed: u64, index: usize) -> f64 {
+    let mut hash = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(index as u64);
+    hash = (hash ^ (hash >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    hash = (hash ^ (hash >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    if hash >> 63 == 1 { 1.0 } else { -1.0 }
 }
 
 fn magnitude(tensor: &Literal) -> f64 {

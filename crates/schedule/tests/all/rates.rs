@@ -35,17 +35,25 @@ fn optimizers() -> Vec<Optimizer> {
     ]
 }
 
-fn without_decay(optimizer: Optimizer) -> Optimizer {
-    match optimizer {
-        Optimizer::Sgd { momentum, nesterov, .. } => Optimizer::Sgd { momentum, weight_decay: 0.0, nesterov },
-        Optimizer::Adam { beta1, beta2, epsilon, .. } => {
-            Optimizer::Adam { beta1, beta2, epsilon, weight_decay: 0.0 }
-        }
-        Optimizer::AdamW { beta1, beta2, epsilon, .. } => {
-            Optimizer::AdamW { beta1, beta2, epsilon, weight_decay: 0.0 }
-        }
-        Optimizer::Lion { beta1, beta2, .. } => Optimizer::Lion { beta1, beta2, weight_decay: 0.0 },
+/// Those that see whole tensors, and states of 8 bits.
+fn of_whole_tensors() -> Vec<Optimizer> {
+    ["adafactor", "lamb", "muon", "adam8bit"]
+        .map(|name| Optimizer::from_name(name).expect("it is known"))
+        .to_vec()
+}
+
+fn without_decay(mut optimizer: Optimizer) -> Optimizer {
+    match &mut optimizer {
+        Optimizer::Sgd { weight_decay, .. }
+        | Optimizer::Adam { weight_decay, .. }
+        | Optimizer::AdamW { weight_decay, .. }
+        | Optimizer::Lion { weight_decay, .. }
+        | Optimizer::Adafactor { weight_decay, .. }
+        | Optimizer::Lamb { weight_decay, .. }
+        | Optimizer::Muon { weight_decay, .. }
+        | Optimizer::Adam8bit { weight_decay, .. } => *weight_decay = 0.0,
     }
+    optimizer
 }
 
 fn verify(options: &StepOptions, dtype: DType, rate: f64, runner: &dyn StepRunner) -> Verified {
@@ -201,6 +209,34 @@ fn a_learning_rate_that_is_not_the_one_fed_is_found() {
     for optimizer in optimizers() {
         for rate in RATES {
             let report = verify(&StepOptions::new(optimizer), DType::F32, rate, &Faster).report;
+            assert!(!report.ok, "{optimizer:?} {rate}: {:?}", report.worst());
+        }
+    }
+}
+
+/// The range of such an update is sampled: a right plan passes, and a wrong gradient is found, at any rate.
+#[test]
+fn updates_of_whole_tensors_are_judged_alike() {
+    for optimizer in of_whole_tensors() {
+        for clip_grad_norm in [None, Some(0.1)] {
+            let options = StepOptions { clip_grad_norm, ..StepOptions::new(optimizer) };
+            for (rate, dtype) in [
+                (1e-4, DType::F32),
+                (0.1, DType::F32),
+                (10.0, DType::F32),
+                (0.1, DType::F64),
+                (0.1, DType::BF16),
+            ] {
+                let report = verify(&options, dtype, rate, &Interpreter).report;
+                assert!(report.ok, "{optimizer:?} {rate} {dtype}: {:?}", report.worst());
+            }
+        }
+        let options = StepOptions::new(optimizer);
+        let report = ok(broken(&options, 0.1, &Unwatched)).report;
+        assert!(!report.ok, "{optimizer:?}");
+        let runner = Faulty { step: scaled(&options, 1.01) };
+        for rate in [1e-4, 1.0] {
+            let report = verify(&options, DType::F32, rate, &runner).report;
             assert!(!report.ok, "{optimizer:?} {rate}: {:?}", report.worst());
         }
     }

@@ -3,7 +3,7 @@
 use indexmap::IndexMap;
 use partita_base::DType;
 use partita_ir::{Graph, Literal, TensorType, evaluate};
-use partita_nn::Model;
+use partita_nn::{Model, gradient_graph};
 
 pub type Values = IndexMap<String, Literal>;
 
@@ -83,4 +83,24 @@ pub fn assert_close(found: &[f64], expected: &[f64], tolerance: f64, what: &str)
 
 pub fn zeros(ty: &TensorType) -> Literal {
     Literal::zeros(ty)
+}
+
+/// Compares the gradient of a few elements of every parameter with central differences of the loss.
+pub fn check_gradients(model: &Model, values: &Values) {
+    let outputs = run(&gradient_graph(&model.forward).unwrap(), values);
+    for (index, (name, spec)) in model.params.iter().enumerate() {
+        let gradient = outputs[&format!("grad.{name}")].to_f64();
+        let count = spec.ty.element_count();
+        for element in [0, (index * 7 + 3) % count] {
+            let loss = |delta: f64| {
+                let mut moved = values.clone();
+                moved.insert(name.clone(), nudged(&values[name], element, delta));
+                single(&run(&model.forward, &moved), "loss")
+            };
+            let step = 1e-5;
+            let numeric = (loss(step) - loss(-step)) / (2.0 * step);
+            let error = (gradient[element] - numeric).abs();
+            assert!(error < 1e-7, "{name}[{element}]: gradient {}, difference {numeric}", gradient[element]);
+        }
+    }
 }

@@ -214,3 +214,22 @@ fn ops_without_a_kernel_run_on_the_interpreter() {
     let inputs = [0, 1].map(|_| random.literal(&TensorType::new(DType::F32, shape)));
     check_single(Binary { kind: BinaryKind::Add }, &inputs, true);
 }
+
+#[test]
+fn rows_of_experts() {
+    let mut random = Random(9);
+    for dtype in FLOATS {
+        for (rows, groups) in [([2, 3], 4), ([1, 5], 1), ([4, 1], 3)] {
+            let lead = |last: usize| TensorType::new(dtype, [rows[0], rows[1], last]);
+            let x = random.literal(&lead(6));
+            let weight = random.literal(&TensorType::new(dtype, [groups, 5, 6]));
+            let chosen = random.integers(DType::I64, &rows, 0, groups as i64).to_i64();
+            let share = |at: usize| f64::from(chosen[at / groups] == (at % groups) as i64);
+            let own = Literal::from_f64(&lead(groups), (0..rows[0] * rows[1] * groups).map(share));
+            let inputs = [x, weight, own];
+            for wanted in [&[0, 1][..], &[0], &[1]] {
+                check_composite(&templates::GROUPED_MATMUL, &[], &inputs, wanted, &mut random);
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Experts on a mesh: exact on any of them, with the all-to-alls that the layouts of tokens and experts require.
+
+use partita::Session;
+use partita::config::Config;
+use partita_base::DType;
+use partita_program::{CollectiveKind, counts};
+use partita_schedule::verify::{Interpreter, Unwatched};
+
+/// A decoder with experts, in f64.
+fn session(kind: &str, mesh: &str, more: &str) -> Session {
+    let text = format!(
+        "[model]\nkind = \"{kind}\"\nvocab = 32\ndim = 8\nlayers = 2\nheads = 2\nsequence = 6\n{more}\n\
+         [train]\ndtype = \"f64\"\nbatch = 4\n[optimizer]\nkind = \"adamw\"\n[mesh]\nshape = \"{mesh}\"\n"
+    );
+    let config = Config::from_table(text.parse().unwrap()).unwrap_or_else(|error| panic!("{text}{error}"));
+    Session::new(config).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[track_caller]
+fn exact(session: &Session) {
+    let mesh = session.mesh().to_string();
+    let report =
+        session.verify(4, &Interpreter, &Unwatched).unwrap_or_else(|error| panic!("{mesh}: {error}")).report;
+    let worst = report.worst().expect("tensors were compared");
+    assert!(report.ok, "{mesh}: {worst:?}, {:?}", report.first_diverging);
+    // The gradient of a key bias is zero in exact arithmetic.
+    let significant = |name: &str| !name.ends_with("k_proj.bias");
+    for tensor in report.tensors.iter().filter(|tensor| significant(&tensor.tensor)) {
+        assert!(tensor.rel_error < 1e-9 && tensor.excused == 0, "{mesh}: {tensor:?}");
+    }
+}
+
+#[test]
+fn experts_with_a_capacity_are_exact_on_every_mesh() {
+    let sizes = "experts = 4\nmlp_ratio = 2";
+    for mesh in ["ep=2", "ep=3", "ep=4", "dp=2,ep=2", "ep=2,tp=2", "fsdp=2,ep=2", "dp=2", "tp=2"] {
+        exact(&session("moe-gpt", mesh, sizes));
+    }
+}
+
+#[test]
+fn experts_that_drop_nothing_are_exact_on_every_mesh() {
+    let sizes = "experts = 4\nkv_heads = 1\nhidden = 6";
+    for mesh in ["ep=2", "ep=3", "ep=4", "dp=2,ep=2", "ep=2,tp=2", "fsdp=2,ep=2"] {
+        exact(&session("mixtral", mesh, sizes));
+    }
+}
+
+/// Latent attention, shared and small experts, biases that balance, a second head.
+#[test]
+fn deepseek_is_exact_on_every_mesh() {
+    let sizes = "experts = 4\nquery_rank = 4\nlatent_rank = 3\nplain_features = 4\nrotary_features = 2\n\
+                 value_features = 4\nhidden = 6\nexpert_hidden = 3";
+    for mesh in ["dp=2", "ep=2", "ep=3", "ep=4", "dp=2,ep=2", "ep=2,tp=2", "fsdp=2,ep=2", "pp=2"] {
+        exact(&session("deepseek", mesh, sizes));
+        exact(&session("deepseek", mesh, &format!("{sizes}\ncapacity = 1.5")));
+    }
+}
+
+#[test]
+fn experts_are_exact_in_a_pipeline() {
+    let sizes = "experts = 4\nmlp_ratio = 2";
+    exact(&session("moe-gpt", "pp=2,ep=2", sizes));
+    exact(&session("moe-gpt", "pp=2", sizes));
+}
+
+/// Tokens travel to their experts and back: two all-to-alls forward, two backward, for each layer with experts.
+#[test]
+fn tokens_meet_their_experts_in_two_exchanges_each_way() {
+    const BATCH: usize = 4;
+    const SEQUENCE: usize = 6;
+    const DIM: usize = 8;
+    for (mesh, shards) in [("ep=2", 2), ("ep=4", 4), ("dp=2,ep=2", 4)] {
+        for (every, layers) in [(2, 1), (1, 2)] {
+            let sizes = format!("experts = 4\ncapacity = 1.0\nevery = {every}\nmlp_ratio = 2");
+            let session = session("moe-gpt", mesh, &sizes);
+            let built = session.build().unwrap_or_else(|error| panic!("{error}"));
+            let set = session.lower(&built).unwrap_or_else(|error| panic!("{error}"));
+            let counts = counts(&set, 0);
+            // A capacity of 1 has as many slots as there are choices, two for each token.
+            let bytes = 2 * BATCH * SEQUENCE * DIM * 8 / shards;
+            for phase in [&counts.forward, &counts.backward] {
+                let exchanges = phase.of(CollectiveKind::AllToAll);
+                assert_eq!((exchanges.logical, exchanges.bytes), (2 * layers, 2 * layers * bytes), "{mesh}");
+            }
+        }
+    }
+}
+
+/// Parameters in billions, as published. DeepSeek's 671 are without its second head.
+#[test]
+fn models_by_name_have_the_published_sizes() {
+    for (name, more, billions) in [
+        ("gshard-moe-380m", "", 0.380),
+        ("gshard-moe-1.3b", "", 1.3),
+        ("gshard-moe-10b", "", 10.0),
+        ("mixtral-8x7b", "", 46.7),
+        ("deepseek-v3", "model.next_weight=0.0", 671.0),
+    ] {
+        let overrides = ["train.batch=1", more].map(str::to_string);
+        let overrides: Vec<String> = overrides.into_iter().filter(|item| !item.is_empty()).collect();
+        let config = Config::load(name, &overrides).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let model =
+            config.model.build(1, DType::BF16, true).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let found = model.parameter_count() as f64 / 1e9;
+        let allowed = if name.starts_with("gshard") { 0.05 } else { 0.002 };
+        assert!((found / billions - 1.0).abs() < allowed, "{name}: {found} billion");
+    }
+}
