@@ -5,13 +5,15 @@ mod flags;
 mod install;
 mod predict;
 mod profile;
+mod train;
 mod unread;
 
 pub use checkpoint::{CheckpointArgs, CheckpointCommand};
 pub use flags::ConfigFlags;
-pub use install::{CompletionsArgs, ManArgs, NewArgs};
+pub use install::{CompletionsArgs, EnvArgs, ManArgs, NewArgs};
 pub use predict::{CalibrateArgs, CostModel, EstimateArgs, PlanArgs, SimulateArgs};
 pub use profile::{Grouping, Order, ProfileArgs, ProfileTable, ReportArgs, ReportForm};
+pub use train::TrainArgs;
 pub(crate) use unread::OF_A_PLAN_FILE;
 
 use crate::commands::bench::Suite;
@@ -19,9 +21,9 @@ use crate::commands::explain::is_code;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use flags::{count_item, item, path_item};
+use flags::item;
 use partita::engine::Engine;
-use partita_base::{Diagnostic, Result};
+use partita_base::Diagnostic;
 use partita_runtime::KernelChoice;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -43,7 +45,7 @@ const AFTER_HELP: &str = "CONFIG is a TOML file, a file with a model (.pt2, .mli
     Exit codes: 0 done, 1 the check failed, 2 bad input or a failed run, 130 stopped by Ctrl-C.";
 
 /// The error of a command line; `Err` returns what is no error, such as `--help`.
-pub fn usage_error(error: clap::Error) -> std::result::Result<Box<Diagnostic>, clap::Error> {
+pub fn usage_error(error: clap::Error) -> Result<Box<Diagnostic>, clap::Error> {
     if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return Err(error);
     }
@@ -123,71 +125,12 @@ pub enum Command {
     Launch(LaunchArgs),
     /// Make a folder to begin from: a config, a plan and the commands that use them.
     New(NewArgs),
-    /// Describe this build and this machine.
-    Env,
+    /// Describe this build and this machine; with --check, say what is wrong with it.
+    Env(EnvArgs),
     /// Print the completions of this command for a shell.
     Completions(CompletionsArgs),
     /// Write the manual, a page for each command.
     Man(ManArgs),
-}
-
-/// Flags of `train`.
-#[derive(Args, Clone, Debug)]
-pub struct TrainArgs {
-    /// A config file, a bundled config, a model by name, or a file with a model: see `partita --help`.
-    #[arg(default_value = "gpt")]
-    pub config: String,
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub flags: ConfigFlags,
-    /// What runs the ranks: native, the CPU cores of this host; mpi, processes that mpirun started; xla, devices of XLA
-    /// through jaxlib; torch, PyTorch.
-    #[arg(long, value_name = "ENGINE", default_value = "native", hide_default_value = true, value_parser = engine())]
-    pub engine: Engine,
-    /// The folder for checkpoints, which no other run uses. By default runs/MODEL, or the next of runs/MODEL-2,
-    /// runs/MODEL-3, .. that is free.
-    #[arg(long, value_name = "DIR")]
-    pub checkpoint_dir: Option<PathBuf>,
-    /// Steps between checkpoints.
-    #[arg(long, value_name = "STEPS")]
-    pub checkpoint_every: Option<i64>,
-    /// Keep the newest N checkpoints of this run, by default 2; those of other runs are not touched.
-    #[arg(long, value_name = "N")]
-    pub checkpoint_keep: Option<i64>,
-    /// Continue from a checkpoint, or from the newest one in a run's folder. Without PATH: from the newest one in
-    /// --checkpoint-dir, or else of this model's newest run below runs/.
-    #[arg(long, value_name = "PATH", num_args = 0..=1)]
-    pub resume: Option<Option<PathBuf>>,
-    /// Threads in all, one per core by default. With fewer ranks than threads, each rank has several.
-    #[arg(long, value_name = "N")]
-    pub workers: Option<usize>,
-    /// Run all ranks on one thread, in a fixed order.
-    #[arg(long, conflicts_with = "workers")]
-    pub deterministic: bool,
-    /// Steps between printed lines.
-    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
-    pub log_every: Option<u64>,
-    /// Do not generate a sample at the end.
-    #[arg(long)]
-    pub no_sample: bool,
-    /// Do not verify the plan before training. By default, a plan that fails verification is not trained.
-    #[arg(long)]
-    pub no_verify: bool,
-    /// Record some steps, and print at the end where their time went; with a file, also write the timeline, as
-    /// `partita profile` does.
-    #[arg(long, value_name = "FILE.json", num_args = 0..=1)]
-    pub profile: Option<Option<PathBuf>>,
-    /// Write the figures of each step for other programs: JSON lines, which are added to a file that exists, or, if its
-    /// name ends in .prom, the latest snapshot in the text format of Prometheus. May be given several times.
-    #[arg(long, value_name = "FILE")]
-    pub metrics: Vec<PathBuf>,
-    /// With --profile: the steps that are recorded, by default wait=1,warmup=1,active=3,repeat=1.
-    #[arg(long, value_name = "COUNTS", requires = "profile", default_value = "")]
-    pub cycle: String,
-    /// For tests: forgets one reduction in the modules below this path while verifying.
-    #[cfg(feature = "testing")]
-    #[arg(long, value_name = "PATH", hide = true)]
-    pub break_rule: Option<String>,
 }
 
 /// Flags of `verify`.
@@ -469,6 +412,9 @@ pub struct BenchArgs {
     /// Print the names of the cases and measure nothing.
     #[arg(long)]
     pub list: bool,
+    /// With the suite schedules: also draw the speeds to a new SVG file.
+    #[arg(long, value_name = "FILE.svg")]
+    pub svg: Option<PathBuf>,
 }
 
 /// The runner of a planned step.
@@ -538,7 +484,7 @@ fn engine() -> impl TypedValueParser<Value = Engine> {
 }
 
 /// The kernels of `bench`, which has no config to refuse a name.
-fn kernels(text: &str) -> std::result::Result<KernelChoice, String> {
+fn kernels(text: &str) -> Result<KernelChoice, String> {
     text.parse().map_err(|error: Box<Diagnostic>| match &error.expected {
         Some(known) => format!("{}; there are {known}", error.message),
         None => error.message.clone(),
@@ -546,26 +492,10 @@ fn kernels(text: &str) -> std::result::Result<KernelChoice, String> {
 }
 
 /// A temperature of `generate`.
-fn temperature(text: &str) -> std::result::Result<f64, String> {
+fn temperature(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(temperature) if temperature.is_finite() && temperature >= 0.0 => Ok(temperature),
         _ => Err("expected a finite number of at least 0".to_string()),
-    }
-}
-
-impl TrainArgs {
-    /// As [`ConfigFlags::overrides`], with the flags only `train` has.
-    ///
-    /// # Errors
-    /// E034 for a path that is not UTF-8.
-    pub fn overrides(&self) -> Result<Vec<String>> {
-        let mut items = Vec::new();
-        items.extend(self.checkpoint_dir.as_ref().map(|path| path_item("checkpoint.dir", path)).transpose()?);
-        items.extend(self.checkpoint_every.map(|every| count_item("checkpoint.every", every)));
-        items.extend(self.checkpoint_keep.map(|keep| count_item("checkpoint.keep", keep)));
-        items.extend(self.no_sample.then(|| count_item("train.sample_bytes", 0)));
-        items.extend(self.flags.overrides()?);
-        Ok(items)
     }
 }
 

@@ -1,5 +1,7 @@
 //! What `partita env` reports: the build, the machine, and what a run would find on it.
 
+pub mod check;
+
 use crate::output::events::Event;
 use crate::output::format::bytes;
 use partita::engine::{Engine, Host};

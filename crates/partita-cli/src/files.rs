@@ -5,17 +5,30 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-/// E043 unless a file can be created there: a path that nothing has, in a folder that exists.
+/// E043 unless a new file can be written there. It is made and removed, since permissions alone do not tell: the file
+/// system may be read-only or full.
 pub fn check_new(path: &Path, what: &str, flag: &str) -> Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    match (std::fs::symlink_metadata(path), std::fs::metadata(folder)) {
-        (Ok(_), _) => Err(unwritable(path, what, flag, &io::ErrorKind::AlreadyExists.into())),
-        (_, Err(error)) => Err(unwritable(path, what, flag, &error)),
-        (_, Ok(folder)) if !folder.is_dir() => {
-            Err(unwritable(path, what, flag, &io::ErrorKind::NotADirectory.into()))
-        }
-        _ => Ok(()),
-    }
+    let made = File::create_new(path).and_then(|file| {
+        drop(file);
+        std::fs::remove_file(path)
+    });
+    made.map_err(|error| unwritable(path, what, flag, &error))
+}
+
+/// E043 unless new files can be written in a folder, which is made if need be.
+pub fn check_folder(folder: &Path, what: &str, flag: &str) -> Result<()> {
+    let probe = folder.join(format!(".partita-{}", std::process::id()));
+    let made = std::fs::create_dir_all(folder).and_then(|()| File::create_new(&probe)).and_then(|file| {
+        drop(file);
+        std::fs::remove_file(&probe)
+    });
+    made.map_err(|error| {
+        Diagnostic::new("E043", format!("{what} cannot be written"))
+            .at(folder.display().to_string())
+            .expected("a folder that can be made and written")
+            .found(error.to_string())
+            .help(format!("name another folder with {flag}"))
+    })
 }
 
 fn unwritable(path: &Path, what: &str, flag: &str, error: &io::Error) -> Box<Diagnostic> {

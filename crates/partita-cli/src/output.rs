@@ -5,6 +5,7 @@
 
 pub mod events;
 pub mod format;
+pub mod live;
 pub mod progress;
 pub mod tensors;
 
@@ -16,8 +17,10 @@ use events::{
 };
 use format::{bytes, duration, number, short, table};
 use indicatif::{ProgressBar, ProgressStyle};
+use live::{Live, rank_states};
 use partita_base::Diagnostic;
 use partita_program::EdgeCounts;
+use partita_runtime::Runner;
 use partita_schedule::verify::Report;
 use progress::{Pace, Working};
 use serde::Serialize;
@@ -56,6 +59,8 @@ pub struct Output {
     /// When a step was shown last, or the loop began.
     shown: Instant,
     bar: Option<ProgressBar>,
+    /// The view in place of lines for steps.
+    live: Option<Live>,
     out: Box<dyn Write>,
     err: Box<dyn Write>,
 }
@@ -99,6 +104,7 @@ impl Output {
             total_steps: 0,
             shown: Instant::now(),
             bar: None,
+            live: None,
             out,
             err,
         }
@@ -117,10 +123,40 @@ impl Output {
         self.print(&json_line(event));
     }
 
+    /// From here on steps are a view that is drawn in place, if standard output is a terminal for people; otherwise nothing
+    /// changes, and it returns false.
+    pub fn go_live(&mut self, title: &str) -> bool {
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        self.live = (self.terminal && !self.json && !dumb).then(|| Live::new(title));
+        self.live.is_some()
+    }
+
+    /// A step was run by this; only the view looks at it.
+    pub fn ran(&mut self, runner: &Runner) {
+        if let Some(live) = self.live.as_mut().filter(|live| live.is_due()) {
+            live.ranks(rank_states(runner));
+        }
+    }
+
+    fn draw(&mut self) {
+        let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
+        let size = size.map(|size| (usize::from(size.ws_col), usize::from(size.ws_row)));
+        let (columns, rows) = size.filter(|&(columns, rows)| columns > 0 && rows > 0).unwrap_or((80, 24));
+        if let Some(live) = &mut self.live {
+            let drawing = live.drawing(columns, rows);
+            let _ = self.out.write_all(drawing.as_bytes());
+            let _ = self.out.flush();
+        }
+    }
+
     /// A step loop begins: `first` is the first step to be done (1 in a fresh run), `total` the last.
     pub fn begin(&mut self, first: u64, total: u64) {
         (self.first_step, self.total_steps) = (first, total);
         self.shown = Instant::now();
+        if let Some(live) = &mut self.live {
+            live.begin(first, total);
+            return self.draw();
+        }
         if !self.bar_wanted {
             return;
         }
@@ -131,8 +167,12 @@ impl Output {
         self.bar = Some(bar);
     }
 
-    /// The step loop ended: the bar goes.
+    /// The step loop ended: the bar goes, and the view stays as it is.
     pub fn end(&mut self) {
+        if self.live.is_some() {
+            self.draw();
+            self.live = None;
+        }
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
@@ -149,6 +189,14 @@ impl Output {
     /// shown; in JSON, all.
     pub fn step(&mut self, step: &Step) {
         self.progress(step.step);
+        if let Some(live) = &mut self.live {
+            let is_due = live.is_due();
+            live.step(step);
+            if is_due {
+                self.draw();
+            }
+            return;
+        }
         if !self.shows(step.step) {
             return;
         }
@@ -185,7 +233,9 @@ impl Output {
     /// A validation was done.
     pub fn validation(&mut self, validation: &Validation) {
         self.emit(validation);
-        if !self.json {
+        if let Some(live) = &mut self.live {
+            live.validation(validation);
+        } else if !self.json {
             let width = self.total_steps.to_string().len();
             let Validation { step, loss } = validation;
             self.print(&format!(
@@ -364,6 +414,9 @@ impl Output {
     /// A failed write is ignored: the reader has closed the pipe, and the work continues.
     fn print(&mut self, text: &str) {
         let out = &mut self.out;
+        // What is printed remains above the view, which the next step draws again.
+        let erasing = self.live.as_mut().map(Live::erasing).unwrap_or_default();
+        let text = &format!("{erasing}{text}");
         let mut write = || {
             let _ = out.write_all(text.as_bytes());
             let _ = out.flush();

@@ -25,6 +25,7 @@ use crate::commands::timetable::timetable;
 use crate::commands::train::train;
 use crate::commands::verify::verify;
 use crate::env::Environment;
+use crate::env::check::Checks;
 use crate::interrupt;
 use crate::output::Output;
 use crate::output::events::Event;
@@ -107,11 +108,11 @@ pub fn run(cli: &Cli, host: &Host, output: &mut Output) -> Result<Ending> {
             Ok(Ending::Done)
         }
         Command::Profile(args) => {
-            profile(args, &session(&args.config, args.flags.overrides()?, output)?, output)?;
+            profile(args, &session(&args.config, args.flags.overrides()?, output)?, host, output)?;
             Ok(Ending::Done)
         }
         Command::Report(args) => {
-            report(args, &session(&args.config, args.flags.overrides()?, output)?, output)?;
+            report(args, output)?;
             Ok(Ending::Done)
         }
         Command::Timetable(args) => timetable(args, output).map(|()| Ending::Done),
@@ -133,9 +134,15 @@ pub fn run(cli: &Cli, host: &Host, output: &mut Output) -> Result<Ending> {
             Ok(Ending::Done)
         }
         Command::Man(args) => man(args, output).map(|()| Ending::Done),
-        Command::Env => {
-            answer(&Environment::detect(host), Environment::text, output);
-            Ok(Ending::Done)
+        Command::Env(args) => {
+            let environment = Environment::detect(host);
+            if !args.check {
+                answer(&environment, Environment::text, output);
+                return Ok(Ending::Done);
+            }
+            let checks = Checks::run(&environment, output);
+            answer(&checks, Checks::text, output);
+            Ok(if checks.ok { Ending::Done } else { Ending::CheckFailed })
         }
     }
 }

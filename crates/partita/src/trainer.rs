@@ -13,7 +13,7 @@ use crate::validator::Validator;
 use partita_base::{Diagnostic, Result};
 use partita_nn::Model;
 use partita_runtime::checkpoint::{Checkpoint, FileStorage, RunFolder};
-use partita_runtime::{DIVERGED, StepReport};
+use partita_runtime::{DIVERGED, Runner, StepReport};
 use partita_schedule::{Built, Plan};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -34,6 +34,11 @@ pub struct StepDone {
 
 /// Receives the progress of a run.
 pub trait Observer {
+    /// A step is done, and this is what ran it: called before [`Observer::step`].
+    fn ran(&mut self, runner: &Runner) {
+        let _ = runner;
+    }
+
     /// A step is done.
     fn step(&mut self, step: &StepDone) {
         let _ = step;
@@ -215,9 +220,19 @@ impl Trainer {
         self.profiler = Some(Profiler::new(cycle));
     }
 
-    /// What was recorded since [`Trainer::profile`].
-    pub fn take_recording(&mut self) -> Option<Recording> {
-        self.profiler.take().map(Profiler::into_recording)
+    /// What was recorded since [`Trainer::profile`]: see [`Profiler::into_recording`].
+    ///
+    /// # Errors
+    /// E447 if another process has ended.
+    pub fn take_recording(&mut self) -> Result<Option<Recording>> {
+        let profiler = self.profiler.take();
+        profiler.map(|profiler| profiler.into_recording(self.step.train_loop.runner())).transpose()
+    }
+
+    /// Turns the recorder of events on or off, from the next step on, for an observer that looks at
+    /// [`Runner::events`].
+    pub fn record(&mut self, is_on: bool) {
+        self.step.train_loop.runner_mut().record(is_on);
     }
 
     /// Trains to the last step, or until `stop` is set in any process: then the current step is completed and saved.
@@ -247,6 +262,7 @@ impl Trainer {
                 profiler.after(done, self.step.train_loop.runner_mut());
             }
             (self.state.done, self.state.last) = (done, Some(report));
+            observer.ran(self.step.train_loop.runner());
             observer.step(&StepDone { step: done, report, learning_rate: rate });
             let every = |period: u64| period > 0 && done.is_multiple_of(period);
             let is_last = done == total;

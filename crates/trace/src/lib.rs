@@ -1,11 +1,17 @@
-//! Events of a run as data, measured or predicted, and their file format.
+//! Events and figures of a run as data, measured or predicted, and the files that others' tools read.
 //!
 //! Knows: tracks, spans, flows and counters with times in seconds. Must not know what a program, a
 //! collective or a device is.
 //!
 //! [`Trace::chrome`] writes the JSON object format of the Trace Event Format (Google, "Trace Event
-//! Format", section "JSON Object Format"), which Perfetto, `chrome://tracing` and TensorBoard read.
+//! Format", section "JSON Object Format"), which Perfetto and `chrome://tracing` read. [`Trace::kineto`] writes the work of
+//! one rank in the words of PyTorch's profiler. [`EventFile`] writes figures over steps for TensorBoard.
 #![forbid(unsafe_code)]
+
+mod event_file;
+mod kineto;
+
+pub use event_file::EventFile;
 
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -21,6 +27,8 @@ pub struct Track {
     pub process: String,
     /// The name within the process, such as `rank 3`.
     pub name: String,
+    /// The rank whose work it shows, if it is the work of one.
+    pub rank: Option<usize>,
 }
 
 /// An uninterrupted piece of work on a track.
@@ -80,8 +88,20 @@ pub struct Trace {
 impl Trace {
     /// Adds a track.
     pub fn track(&mut self, process: impl Into<String>, name: impl Into<String>) -> TrackId {
-        self.tracks.push(Track { process: process.into(), name: name.into() });
+        self.tracks.push(Track { process: process.into(), name: name.into(), rank: None });
         TrackId(self.tracks.len() - 1)
+    }
+
+    /// Adds a track with work of one rank.
+    pub fn rank_track(
+        &mut self,
+        process: impl Into<String>,
+        name: impl Into<String>,
+        rank: usize,
+    ) -> TrackId {
+        let track = self.track(process, name);
+        self.tracks[track.0].rank = Some(rank);
+        track
     }
 
     /// Adds the tracks of another trace behind those of this one, on the same clock.
@@ -114,8 +134,7 @@ impl Trace {
                 processes.len() - 1
             }));
         }
-        let mut events = Events { out, is_first: true };
-        events.out.write_all(b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[")?;
+        let mut events = Events::begin(out, "{\"displayTimeUnit\":\"ms\",")?;
         for (pid, name) in processes.iter().enumerate() {
             events.write(json!({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}))?;
         }
@@ -160,7 +179,7 @@ impl Trace {
                 "ph": "C", "name": name, "pid": pid, "tid": tid, "ts": microseconds(counter.at_s), "args": args,
             }))?;
         }
-        events.out.write_all(b"\n]}\n")
+        events.end()
     }
 }
 
@@ -175,7 +194,18 @@ struct Events<'a> {
     is_first: bool,
 }
 
-impl Events<'_> {
+impl<'a> Events<'a> {
+    /// Behind the other members of the object, which `head` opens.
+    fn begin(out: &'a mut dyn Write, head: &str) -> io::Result<Events<'a>> {
+        out.write_all(head.as_bytes())?;
+        out.write_all(b"\"traceEvents\":[")?;
+        Ok(Events { out, is_first: true })
+    }
+
+    fn end(self) -> io::Result<()> {
+        self.out.write_all(b"\n]}\n")
+    }
+
     fn write(&mut self, event: Value) -> io::Result<()> {
         self.out.write_all(if self.is_first { b"\n" } else { b",\n" })?;
         self.is_first = false;

@@ -1,4 +1,4 @@
-//! Flags of `new`, `completions` and `man`.
+//! Flags of `new`, `env`, `completions` and `man`.
 
 use clap::Args;
 use clap_complete::Shell;
@@ -13,6 +13,14 @@ pub struct NewArgs {
     /// The bundled config to begin from: mlp, gpt, llama or bert.
     #[arg(long, value_name = "NAME", default_value = "gpt")]
     pub model: String,
+}
+
+/// Flags of `env`.
+#[derive(Args, Clone, Debug)]
+pub struct EnvArgs {
+    /// Look for what is wrong, and run a small step; exit with 1 if something does not work.
+    #[arg(long)]
+    pub check: bool,
 }
 
 /// Flags of `completions`.

@@ -7,26 +7,32 @@ pub mod exchange;
 pub mod fused;
 pub mod models;
 pub mod profile;
+pub mod schedules;
 pub mod suites;
 
 pub use suites::Suite;
 
 use crate::cli::BenchArgs;
+use crate::files::{check_new, write_new};
 use crate::output::Output;
 use crate::output::events::Event;
 use crate::output::format::bytes;
+use crate::run::answer;
 use exchange::Traffic;
 use models::Step;
 use partita::Config;
 use partita::execution;
 use partita::session::{Execution, Session};
+use partita::xla_trainer::python;
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_cost::Cluster;
 use partita_ir::port::LOSS;
+use partita_nn::Model;
 use partita_runtime::{AWAKE, KernelChoice, MemoryLimit, Runner, TrainLoop};
-use partita_schedule::{Plan, ReadyOptions, feed, ready_plan};
+use partita_schedule::{Plan, feed, ready_plan};
 use partita_simulate::simulate;
 use profile::{InstructionTimes, Profile, clocks};
+use schedules::Rungs;
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Instant;
@@ -100,7 +106,8 @@ impl Event for Measurement {
 /// Runs the command.
 ///
 /// # Errors
-/// E020 where no case matches, E021 for a mesh where it has no meaning; whatever a mesh does not suit.
+/// E020 where no case matches, E021 for a mesh where it has no meaning, E033 and E043 for a picture that cannot be drawn or
+/// written; whatever a mesh does not suit.
 pub fn bench(args: &BenchArgs, output: &mut Output) -> Result<()> {
     let groups = selected(args)?;
     if args.list {
@@ -108,6 +115,17 @@ pub fn bench(args: &BenchArgs, output: &mut Output) -> Result<()> {
         output.text(paths.join("\n"));
         return Ok(());
     }
+    if let Some(path) = &args.svg {
+        if !groups.iter().flatten().any(|case| case.suite == Suite::Schedules) {
+            return Err(Diagnostic::new("E033", "only the suite schedules is drawn")
+                .at("--svg")
+                .expected("`partita bench schedules --svg FILE.svg`")
+                .found("cases of other suites")
+                .help("leave --svg away"));
+        }
+        check_new(path, "the picture", "--svg")?;
+    }
+    let mut rungs = Vec::new();
     let runs = u64::from(args.warmup + args.repeats);
     output.begin(1, runs * groups.iter().map(Vec::len).sum::<usize>() as u64);
     let mut done = 0;
@@ -141,6 +159,7 @@ pub fn bench(args: &BenchArgs, output: &mut Output) -> Result<()> {
             prepared.iter().zip(group).map(|(entry, case)| entry.measurement(case)).collect();
         compare_with_copy(group, &mut measured);
         compare_with_one_rank(&prepared, &mut measured);
+        rungs.extend(measured.iter().filter(|m| m.suite == Suite::Schedules.name()).cloned());
         for ((entry, case), measurement) in prepared.iter().zip(group).zip(&measured) {
             output.measurement(measurement);
             if args.profile {
@@ -155,6 +174,16 @@ pub fn bench(args: &BenchArgs, output: &mut Output) -> Result<()> {
         }
     }
     output.end();
+    if rungs.is_empty() {
+        return Ok(());
+    }
+    let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let rungs = output.during("running PyTorch", || Rungs::new(&rungs, &python(), threads, args.repeats));
+    answer(&rungs, Rungs::text, output);
+    if let Some(path) = &args.svg {
+        write_new(path, "the picture", "--svg", |file| rungs.svg(file))?;
+        output.note(format!("the picture is in {}", path.display()));
+    }
     Ok(())
 }
 
@@ -225,7 +254,7 @@ impl Prepared {
     fn new(case: &Case, args: &BenchArgs) -> Result<Prepared> {
         let session = session(case, args)?;
         let mut prepared = match &case.work {
-            Work::Step(step) => prepare_step(step, &session, &case.ready)?,
+            Work::Step(step) => prepare_step(step, &session, case)?,
             Work::Traffic { traffic, bytes, times } => {
                 let begin = Instant::now();
                 let options = session.runner_options();
@@ -370,10 +399,7 @@ pub(crate) fn fastest_and_median_s(case: &Case, repeats: u32) -> Result<[f64; 2]
 pub(crate) fn predicted_s(case: &Case, step: &Step, cluster: &Cluster) -> Result<f64> {
     let session = session(case, &plain())?;
     let model = session.model()?;
-    let plan = match step.plan() {
-        Some(name) => ready_plan(name, &model.forward, session.mesh(), &case.ready)?,
-        None => Plan::default(),
-    };
+    let plan = plan(case, step, &model, &session)?;
     let set = session.lower(&session.build_part(&model, &plan, step.part())?)?;
     Ok(simulate(&set, cluster)?.step_s)
 }
@@ -391,17 +417,24 @@ fn plain() -> BenchArgs {
         memory_limit: None,
         profile: false,
         list: false,
+        svg: None,
     }
 }
 
+/// The lines of a case, then those of its ready plan.
+fn plan(case: &Case, step: &Step, model: &Model, session: &Session) -> Result<Plan> {
+    let mut plan = Plan::from_calls(&case.calls, "bench")?;
+    if let Some(name) = step.plan() {
+        plan.entries.extend(ready_plan(name, &model.forward, session.mesh(), &case.ready)?.entries);
+    }
+    Ok(plan)
+}
+
 /// A model's step on a mesh, with parameters and a batch.
-fn prepare_step(step: &Step, session: &Session, ready: &ReadyOptions) -> Result<Prepared> {
+fn prepare_step(step: &Step, session: &Session, case: &Case) -> Result<Prepared> {
     let begin = Instant::now();
     let model = session.model()?;
-    let plan = match step.plan() {
-        Some(name) => ready_plan(name, &model.forward, session.mesh(), ready)?,
-        None => Plan::default(),
-    };
+    let plan = plan(case, step, &model, session)?;
     let mut planned = session.prepare(&session.build_part(&model, &plan, step.part())?)?;
     let compile_ms = 1e3 * begin.elapsed().as_secs_f64();
     let begin = Instant::now();

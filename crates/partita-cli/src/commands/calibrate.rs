@@ -102,6 +102,7 @@ fn case(name: &str, mesh: &str, ranks: usize, work: Work) -> Case {
         suite: Suite::Gemm,
         name: name.to_string(),
         mesh: mesh.to_string(),
+        calls: String::new(),
         ready: ReadyOptions::default(),
         threads: Some(ranks),
         work,

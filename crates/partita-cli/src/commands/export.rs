@@ -66,7 +66,7 @@ fn plan(args: &ExportArgs) -> Result<Plan> {
 }
 
 /// The text of a file that is no config: one without a section `[model]`.
-fn plan_file(name: &str) -> Option<String> {
+pub(super) fn plan_file(name: &str) -> Option<String> {
     let text = std::fs::read_to_string(name).ok()?;
     let is_config = text.parse::<toml::Table>().is_ok_and(|table| table.contains_key("model"));
     (!is_config).then_some(text)

@@ -36,6 +36,12 @@ const GRACE: Duration = Duration::from_secs(3);
 /// How often the processes are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
+/// Whether this process is the first of a launch, or alone: it prints and writes files for all.
+pub fn is_first() -> bool {
+    let place = std::env::var(PLACE).unwrap_or_default();
+    place.is_empty() || place.starts_with("0/")
+}
+
 /// The execution of a process that may be one of several: it then joins them, and takes its part of the cores.
 ///
 /// # Errors

@@ -1,26 +1,31 @@
 //! `partita profile`: where the time of a step goes.
 
 use crate::cli::ProfileArgs;
-use crate::files::{check_new, write_new};
+use crate::commands::launch;
+use crate::files::{check_folder, check_new, write_new};
 use crate::output::Output;
 use crate::output::events::Event;
 use crate::output::format::{seconds, short, table};
 use crate::run::answer;
+use partita::engine::{Engine, Host};
 use partita::profile::{self, By, Recording, Row, Sort, Totals, Waits};
 use partita::session::{Execution, Session};
-use partita_base::Result;
+use partita_base::{Diagnostic, Result};
 use partita_cost::Cluster;
-use partita_runtime::Runner;
+use partita_program::ProgramSet;
 use partita_simulate::simulate;
 use partita_trace::Trace;
 use serde::Serialize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// The track of this process in traces.
-const PROCESS: &str = "measured";
+/// What follows the names of hosts in traces.
+const MEASURED: &str = "measured";
+
+/// Where the profiler plugin of TensorBoard looks for runs, below the folder of a log.
+const PLUGIN: &str = "plugins/profile";
 
 /// Rows of the table that people see, unless they say how many.
-pub const ROWS_SHOWN: usize = 20;
+pub const ROWS_SHOWN: u32 = 20;
 
 /// Where the time of recorded steps went.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -42,44 +47,97 @@ impl Event for Recorded {
     const NAME: &'static str = "recorded";
 }
 
-/// Runs the command.
+/// Runs the command. Of several processes of a launch, the first one prints and writes for all.
 ///
 /// # Errors
-/// E530 for a wrong cycle, E043 for a trace that cannot be written; what building, lowering and running refuse.
-pub fn profile(args: &ProfileArgs, session: &Session, output: &mut Output) -> Result<()> {
-    let cycle = args.table.cycle()?;
-    if let Some(path) = &args.trace {
-        check_new(path, "the trace", "--trace")?;
+/// E530 for a wrong cycle, E033 for flags that do not suit each other, E043 for a trace that cannot be written; what
+/// building, lowering and running refuse.
+pub fn profile(args: &ProfileArgs, session: &Session, host: &Host, output: &mut Output) -> Result<()> {
+    let (cycle, by, sort) = (args.table.cycle()?, args.table.by()?, args.table.sort());
+    let execution = Execution { workers: args.workers, ..Execution::default() };
+    let execution = launch::share_on(Engine::Native, host, execution, session.mesh().rank_count())?;
+    let session = session.clone().with_execution(execution)?;
+    if launch::is_first() {
+        args.trace.as_ref().map(|path| check_new(path, "the trace", "--trace")).transpose()?;
+        let folder = args.tensorboard.as_ref();
+        folder.map(|path| check_folder(path, "the log of TensorBoard", "--tensorboard")).transpose()?;
     }
-    let session =
-        session.clone().with_execution(Execution { workers: args.workers, ..Execution::default() })?;
     let what = format!("profiling {} on mesh {}", session.config().model.name(), session.mesh());
     let profiled = output.during(&what, || profile::profile(&session, cycle, &mut |_, _| {}))?;
     let runner = profiled.step.train_loop.runner();
-    let recorded = Recorded::of(&session, &profiled.recording, runner, args.table.by(), args.table.sort());
-    answer(&recorded, |recorded| recorded.text(args.table.rows), output);
+    if !runner.world().is_first() {
+        return Ok(());
+    }
+    let recorded = Recorded::of(&session, &profiled.recording, by, sort);
+    answer(&recorded, |recorded| recorded.text(args.table.rows as usize), output);
     if let Some(path) = &args.trace {
-        let predicted = args.predicted.then_some(&session.config().cluster);
-        write_trace(path, "--trace", &profiled.recording, runner, profiled.tokens, predicted)?;
+        let predicted = args.predicted.then_some((&session.config().cluster, runner.program_set()));
+        write_trace(path, "--trace", &profiled.recording, profiled.tokens, predicted)?;
         output.note(written(path));
+    }
+    if let Some(folder) = &args.tensorboard {
+        let written = write_ranks(folder, &profiled.recording)?;
+        output.note(for_tensorboard(folder, &written));
     }
     Ok(())
 }
 
-/// Writes the timeline of recorded steps, with the predicted step beside it if a cluster is given.
+/// Writes the timeline of recorded steps, with the predicted step of a cluster beside it if one is given.
 pub fn write_trace(
     path: &Path,
     flag: &str,
     recording: &Recording,
-    runner: &Runner,
     tokens: usize,
-    predicted: Option<&Cluster>,
+    predicted: Option<(&Cluster, &ProgramSet)>,
 ) -> Result<()> {
-    let mut trace: Trace = profile::timeline(recording, runner, PROCESS, tokens);
-    if let Some(cluster) = predicted {
-        trace.append(simulate(runner.program_set(), cluster)?.trace(runner.program_set()));
+    let mut trace: Trace = profile::timeline(recording, MEASURED, tokens);
+    if let Some((cluster, set)) = predicted {
+        trace.append(simulate(set, cluster)?.trace(set));
     }
     write_new(path, "the trace", flag, |file| trace.chrome(file))
+}
+
+/// Writes a file for each rank to a new folder of a log, which is returned.
+///
+/// # Errors
+/// E043 if it cannot be written.
+pub fn write_ranks(log: &Path, recording: &Recording) -> Result<PathBuf> {
+    let trace = profile::timeline(recording, MEASURED, 0);
+    let folder = new_run(&log.join(PLUGIN)).map_err(|error| {
+        Diagnostic::new("E043", "the work of ranks cannot be written")
+            .at(log.display().to_string())
+            .expected("a folder that can be written")
+            .found(error.to_string())
+            .help("name another folder with --tensorboard")
+    })?;
+    for &rank in &recording.ranks.numbers {
+        let path = folder.join(format!("rank-{rank}.pt.trace.json"));
+        let write = |file: &mut dyn std::io::Write| trace.kineto(rank, recording.ranks.of, file);
+        write_new(&path, "the work of a rank", "--tensorboard", write)?;
+    }
+    Ok(folder)
+}
+
+/// Makes the first of `run-1`, `run-2`, .. that does not exist.
+fn new_run(parent: &Path) -> std::io::Result<PathBuf> {
+    std::fs::create_dir_all(parent)?;
+    for number in 1.. {
+        let folder = parent.join(format!("run-{number}"));
+        match std::fs::create_dir(&folder) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|()| folder),
+        }
+    }
+    unreachable!("some number is free")
+}
+
+/// Says where the work of ranks is.
+pub fn for_tensorboard(log: &Path, folder: &Path) -> String {
+    format!(
+        "the work of each rank is in {}: tensorboard --logdir {} shows it with torch-tb-profiler",
+        folder.display(),
+        log.display()
+    )
 }
 
 /// Says where the timeline is.
@@ -89,10 +147,10 @@ pub fn written(path: &Path) -> String {
 
 impl Recorded {
     /// The table of a recording.
-    pub fn of(session: &Session, recording: &Recording, runner: &Runner, by: By, sort: Sort) -> Recorded {
+    pub fn of(session: &Session, recording: &Recording, by: By, sort: Sort) -> Recorded {
         let cluster = &session.config().cluster;
-        let (rows, totals) = profile::rows(recording, runner, cluster, by, sort);
-        let waits = profile::waits(recording, runner);
+        let (rows, totals) = profile::rows(recording, cluster, by, sort);
+        let waits = profile::waits(recording);
         Recorded { mesh: session.mesh().to_string(), cluster: cluster.name.clone(), totals, rows, waits }
     }
 

@@ -1,31 +1,41 @@
-//! `partita report`: a page about a step.
+//! `partita report`: a page about a step, a run, or two runs.
 
 use crate::cli::{ReportArgs, ReportForm};
+use crate::commands::export::plan_file;
+use crate::commands::saved::Source;
 use crate::files::{check_new, write_new};
 use crate::output::Output;
 use partita::profile::{self, Cycle};
-use partita::report::{self, Measured};
-use partita::session::Session;
+use partita::report::{self, Measured, Run};
 use partita_base::{Diagnostic, Result};
+use std::path::Path;
 
 /// Runs the command.
 ///
 /// # Errors
-/// E043 for a file that cannot be written, E033 for a name that does not say its form, E531 for a log without losses; what
-/// building, lowering, simulating and running refuse.
-pub fn report(args: &ReportArgs, session: &Session, output: &mut Output) -> Result<()> {
+/// E043 for a file that cannot be written, E033 for a name that does not say its form and a plan without its model, E531 for
+/// a log without losses; what building, lowering, simulating and running refuse.
+pub fn report(args: &ReportArgs, output: &mut Output) -> Result<()> {
     let form = form(args)?;
     check_new(&args.out, "the report", "--out")?;
     let cycle = Cycle::parse(&args.cycle)?;
-    let name = |path: &std::path::PathBuf| path.display().to_string();
-    let losses =
-        args.losses.iter().map(|path| Ok((name(path), report::losses(path)?))).collect::<Result<_>>()?;
+    let (config, overrides) = config(args)?;
+    let run = open(config, &overrides, output)?;
+    let mut logs = args.losses.iter().map(|path| report::log(path)).collect::<Result<Vec<_>>>()?;
+    let session = run.session.clone();
+    // A config alone is no run: it has a column only beside another.
+    let is_run = run.steps.is_some() || args.against.is_some();
+    let mut runs = if is_run { vec![run] } else { Vec::new() };
+    if let Some(other) = &args.against {
+        runs.push(open(other, &[], output)?);
+    }
+    logs.extend(runs.iter().flat_map(|run| run.logs.clone()));
     let profiled = match args.measured {
-        true => Some(output.during("running steps", || profile::profile(session, cycle, &mut |_, _| {}))?),
+        true => Some(output.during("running steps", || profile::profile(&session, cycle, &mut |_, _| {}))?),
         false => None,
     };
-    let measured = Measured { profiled: profiled.as_ref(), losses };
-    let report = output.during("writing the report", || report::report(session, &measured))?;
+    let measured = Measured { profiled: profiled.as_ref(), logs, runs };
+    let report = output.during("writing the report", || report::report(&session, &measured))?;
     let text = match form {
         ReportForm::Html => report.html(),
         ReportForm::Md => report.markdown(),
@@ -34,6 +44,46 @@ pub fn report(args: &ReportArgs, session: &Session, output: &mut Output) -> Resu
     write_new(&args.out, "the report", "--out", |file| file.write_all(text.as_bytes()))?;
     output.note(format!("the report is in {}", args.out.display()));
     Ok(())
+}
+
+/// The config that is reported, and its overrides: of a plan file, that of --model with this plan.
+fn config(args: &ReportArgs) -> Result<(&str, Vec<String>)> {
+    let mut overrides = args.flags.overrides()?;
+    let is_plan = plan_file(&args.source).is_some_and(|_| args.source.ends_with(".toml"));
+    match (&args.model, is_plan) {
+        (Some(model), true) => {
+            overrides.insert(0, format!("plan.file={}", toml::Value::from(args.source.as_str())));
+            Ok((model, overrides))
+        }
+        (None, true) => Err(Diagnostic::new("E033", "a plan file does not say which model it plans")
+            .at(args.source.clone())
+            .expected("--model with a config, such as --model gpt")
+            .found("a plan alone")
+            .help(format!("partita report {} --model gpt --out {}", args.source, args.out.display()))),
+        (Some(model), false) => {
+            Err(Diagnostic::new("E033", "only a plan file is reported for a model of another config")
+                .at("--model")
+                .expected("a plan file in the place of the config")
+                .found(format!("--model {model} with `{}`", args.source))
+                .help("leave --model away"))
+        }
+        (None, false) => Ok((&args.source, overrides)),
+    }
+}
+
+/// A run with its logs, or a config without.
+fn open(name: &str, overrides: &[String], output: &mut Output) -> Result<Run> {
+    let Source { session, saved } = Source::open(name, None, overrides)?;
+    for note in &session.config().notes {
+        output.waiting(note);
+    }
+    let folder = saved.as_ref().map(|_| Path::new(name));
+    Ok(Run {
+        name: name.to_string(),
+        session,
+        steps: saved.as_ref().map(|saved| saved.checkpoint.step),
+        logs: folder.map(report::logs).transpose()?.unwrap_or_default(),
+    })
 }
 
 /// The form of --format, or that of the file's name.

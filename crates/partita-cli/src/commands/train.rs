@@ -1,7 +1,7 @@
 //! `partita train`: verify, train, validate, sample, save, summarise.
 
 use crate::cli::TrainArgs;
-use crate::commands::profile::{ROWS_SHOWN, Recorded, write_trace, written};
+use crate::commands::profile::{ROWS_SHOWN, Recorded, for_tensorboard, write_ranks, write_trace, written};
 use crate::commands::verify::{Guard, refused_to_train};
 use crate::commands::{launch, train_xla};
 use crate::files::check_new;
@@ -12,7 +12,7 @@ use crate::output::events::{Step, Stopped, Summary, Validation};
 use crate::run::{Ending, answer};
 use partita::engine::{Engine, Host};
 use partita::one_device;
-use partita::profile::{By, Cycle, Sort};
+use partita::profile::{By, Cycle, Recording, Sort};
 use partita::run_files::{Saved, default_dir};
 use partita::sample::Sampler;
 use partita::session::{Execution, Session};
@@ -35,6 +35,10 @@ pub(super) struct Printing<'a> {
 }
 
 impl Observer for Printing<'_> {
+    fn ran(&mut self, runner: &Runner) {
+        self.output.ran(runner);
+    }
+
     fn step(&mut self, step: &StepDone) {
         let step = Step::from(step);
         self.output.step(&step);
@@ -128,7 +132,7 @@ pub fn train(args: &TrainArgs, session: Session, host: &Host, output: &mut Outpu
 
     // One process writes for all.
     let metrics = match trainer.folder() {
-        Some(_) => Metrics::create(&args.metrics)?,
+        Some(_) => Metrics::create(&args.metrics, args.tensorboard.as_deref())?,
         None => Metrics::default(),
     };
     if let Some(trace) = &args.profile {
@@ -145,6 +149,9 @@ pub fn train(args: &TrainArgs, session: Session, host: &Host, output: &mut Outpu
     note_slow_ops(trainer.step().train_loop.runner(), output);
     output.during("lowering the validation", || trainer.prepare_validation())?;
 
+    if args.live && output.go_live(&format!("{} on mesh {}", config.model.name(), session.mesh())) {
+        trainer.record(true);
+    }
     output.begin(trainer.first() + 1, config.train.steps);
     let announcer = output.announcer();
     let mut printing = Printing { output: &mut *output, metrics };
@@ -154,21 +161,9 @@ pub fn train(args: &TrainArgs, session: Session, host: &Host, output: &mut Outpu
         Err(_) => run(&AtomicBool::new(false)),
     }?;
     output.end();
-    // Of several processes the first one prints the profile of its own ranks.
-    if let (Some(recording), Some(trace), Some(_)) =
-        (trainer.take_recording(), &args.profile, trainer.folder())
-    {
-        let runner = trainer.step().train_loop.runner();
-        if recording.steps.is_empty() {
-            output.note("no step was recorded: the run ended before; --cycle wait=0,warmup=0,active=1 records the first one");
-        } else {
-            let recorded = Recorded::of(&session, &recording, runner, By::Op, Sort::Time);
-            answer(&recorded, |recorded| recorded.text(ROWS_SHOWN), output);
-        }
-        if let Some(path) = trace.as_ref().filter(|_| !recording.steps.is_empty()) {
-            write_trace(path, "--profile", &recording, runner, feed.tokens_per_batch(), None)?;
-            output.note(written(path));
-        }
+    // Of several processes the first one prints the profile, that of all ranks.
+    if let (Some(recording), Some(_)) = (trainer.take_recording()?, trainer.folder()) {
+        write_profile(args, &session, &recording, feed.tokens_per_batch(), output)?;
     }
     if finished.is_stopped {
         output.stopped(&Stopped {
@@ -211,6 +206,30 @@ pub fn train(args: &TrainArgs, session: Session, host: &Host, output: &mut Outpu
         peak_bytes_used: last.map(|r| r.peak_bytes_used as u64),
     });
     Ok(Ending::Done)
+}
+
+/// Prints the table of recorded steps, and writes the timelines.
+fn write_profile(
+    args: &TrainArgs,
+    session: &Session,
+    recording: &Recording,
+    tokens: usize,
+    output: &mut Output,
+) -> Result<()> {
+    if recording.steps.is_empty() {
+        output.note("no step was recorded: the run ended before; --cycle wait=0,warmup=0,active=1 records the first one");
+        return Ok(());
+    }
+    let recorded = Recorded::of(session, recording, By::Op, Sort::Time);
+    answer(&recorded, |recorded| recorded.text(ROWS_SHOWN as usize), output);
+    if let Some(path) = args.profile.iter().flatten().next() {
+        write_trace(path, "--profile", recording, tokens, None)?;
+        output.note(written(path));
+    }
+    if let Some(folder) = &args.tensorboard {
+        output.note(for_tensorboard(folder, &write_ranks(folder, recording)?));
+    }
+    Ok(())
 }
 
 /// Whether the plan changes no number; `None` with `--no-verify`.

@@ -30,7 +30,7 @@ pub fn train(args: &TrainArgs, session: &Session, output: &mut Output) -> Result
         Some(false) => return Ok(Ending::CheckFailed),
         ok => ok,
     };
-    let metrics = Metrics::create(&args.metrics)?;
+    let metrics = Metrics::create(&args.metrics, args.tensorboard.as_deref())?;
     output.begin(first + 1, config.train.steps);
     let finished = trainer.fit(&mut Printing { output: &mut *output, metrics })?;
     output.end();

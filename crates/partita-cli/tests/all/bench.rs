@@ -99,11 +99,36 @@ fn people_get_a_line_per_case() {
     assert_eq!(list.out, "mlp/slapo\nmlp/alpa\n");
 }
 
+/// Every rung of a model runs, is in the table and has a bar; which one is fastest is nobody's business here.
+#[test]
+fn schedules_are_measured_line_by_line() {
+    let place = crate::place();
+    let arguments =
+        ["bench", "schedules", "--json", "--repeats", "1", "--warmup", "1", "--filter", "schedules/mlp"];
+    let outcome = place.run(&[&arguments[..], &["--svg", "s.svg"]].concat());
+    let lines = measured(&outcome);
+    let cases: Vec<&str> = lines.iter().map(|line| line["case"].as_str().unwrap()).collect();
+    assert_eq!(cases, ["mlp/unscheduled", "mlp/kernels", "mlp/fuse", "mlp/shard"]);
+    // The schedule changes no number.
+    for line in &lines {
+        let (found, expected) = (numbers(&line["losses"])[0], numbers(&lines[0]["losses"])[0]);
+        assert!((found - expected).abs() < 1e-5, "{line}");
+    }
+    let rungs = outcome.of("schedules")[0]["rungs"].as_array().unwrap().clone();
+    let own: Vec<&Value> = rungs.iter().filter(|rung| rung["rung"] != "PyTorch eager").collect();
+    assert_eq!(own.len(), 4);
+    let ratio = own[0]["median_ms"].as_f64().unwrap() / own[3]["median_ms"].as_f64().unwrap();
+    assert_eq!(own[3]["over_unscheduled"].as_f64(), Some(ratio));
+    let svg = std::fs::read_to_string(place.path("s.svg")).unwrap();
+    assert_eq!(svg.matches("<rect").count(), 1 + rungs.len());
+}
+
 #[test]
 fn mistakes_are_explained() {
     bench(&["--filter", "gpt/smal1"]).refuses("E020", &["gpt/smal1", "did you mean `gpt/small`"]);
     bench(&["gpt", "--filter", "zzz"]).refuses("E020", &["--list"]);
     bench(&["gemm", "--mesh", "dp=2"]).refuses("E021", &["--mesh", "dp=2"]);
+    bench(&["gemm", "--svg", "s.svg"]).refuses("E033", &["--svg"]);
     assert_eq!(crate::place().run(&["bench", "--repeats", "0"]).code, Some(2));
     assert_eq!(crate::place().run(&["bench", "everything"]).code, Some(2));
 }

@@ -41,3 +41,22 @@ fn completions_and_the_manual_name_every_command() {
         assert!(text.contains(".TH"), "{page}");
     }
 }
+
+#[test]
+fn a_machine_is_checked_by_a_step_that_runs_on_it() {
+    let place = place();
+    let outcome = place.run(&["env", "--check", "--json"]);
+    let found = &outcome.of("env_check")[0];
+    assert_eq!((outcome.code, &found["ok"]), (Some(0), &true.into()), "{}", outcome.out);
+    let checks = found["checks"].as_array().unwrap();
+    let named = |name: &str| checks.iter().find(|check| check["name"] == name).unwrap();
+    assert_eq!(named("a step")["verdict"], "good");
+    assert_eq!(named("this folder")["verdict"], "good");
+    let left = std::fs::read_dir(place.path("")).unwrap().count();
+    assert_eq!(left, 1, "the text to train on is alone: the check leaves nothing behind");
+    // A folder for temporary files that is none: the check says so, and what to do.
+    let outcome = place.command(&["env", "--check"]).env("TMPDIR", "/no/such/folder").output().unwrap();
+    let text = String::from_utf8_lossy(&outcome.stdout);
+    assert_eq!(outcome.status.code(), Some(1), "{text}");
+    assert!(text.contains("WRONG  temporary files") && text.contains("set TMPDIR"), "{text}");
+}

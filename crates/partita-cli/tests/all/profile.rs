@@ -59,6 +59,19 @@ fn assert_nested(events: &[Value]) {
     }
 }
 
+/// Both ends of an arrow are on the edge of, or inside, a span of their track.
+fn assert_arrows_meet_spans(events: &[Value]) {
+    let spans: Vec<&Value> = events.iter().filter(|event| event["ph"] == "X").collect();
+    for end in events.iter().filter(|event| event["ph"] == "s" || event["ph"] == "f") {
+        let at = number(&end["ts"]);
+        let encloses = |span: &&&Value| {
+            let (begin, duration) = (number(&span["ts"]), number(&span["dur"]));
+            span["tid"] == end["tid"] && begin - 1e-3 <= at && at <= begin + duration + 1e-3
+        };
+        assert!(spans.iter().find(encloses).is_some(), "{end} is in no span");
+    }
+}
+
 #[test]
 fn the_table_adds_up_and_counts_what_lower_counts() {
     let (recorded, events) = profiled("dp=2", &["--cycle", "wait=0,warmup=1,active=2", "--by", "collective"]);
@@ -116,6 +129,7 @@ fn arrows_lead_from_sends_to_receives_and_predictions_stand_beside() {
         ids
     };
     assert_eq!(ids("s"), ids("f"));
+    assert_arrows_meet_spans(&events);
     // Each microbatch crosses once forward and once backward in each of 3 recorded steps and in the predicted one.
     assert!(ids("s").len() >= 4 * 2 * 2, "{}", ids("s").len());
     let processes: Vec<&str> = events
@@ -123,7 +137,10 @@ fn arrows_lead_from_sends_to_receives_and_predictions_stand_beside() {
         .filter(|e| e["name"] == "process_name")
         .map(|e| e["args"]["name"].as_str().unwrap())
         .collect();
-    assert_eq!(processes, ["measured", "predicted"]);
+    assert!(
+        matches!(processes[..], [host, "predicted"] if host.ends_with(": measured")),
+        "the host's work, and what is predicted: {processes:?}"
+    );
     let waits = &recorded["waits"];
     let waited = waits["for_rank"].as_array().unwrap();
     assert!(
@@ -150,12 +167,87 @@ fn a_training_run_is_profiled_without_a_change_of_its_losses() {
 }
 
 #[test]
+fn a_launch_has_the_ranks_of_all_processes_on_one_clock() {
+    let place = place();
+    let command = env!("CARGO_BIN_EXE_partita");
+    let mut arguments =
+        vec!["launch", "-n", "2", "--", command, "profile", "gpt", "--mesh", "dp=2", "--json"];
+    arguments.extend(["--trace", "t.json", "--by", "wait", "--cycle", "wait=0,warmup=1,active=2"]);
+    arguments.extend(SMALL);
+    let outcome = place.run(&arguments);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let trace: Value = serde_json::from_slice(&std::fs::read(place.path("t.json")).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap().clone();
+    assert_nested(&events);
+    let tracks: Vec<&str> = events
+        .iter()
+        .filter(|e| e["name"] == "thread_name")
+        .map(|e| e["args"]["name"].as_str().unwrap())
+        .collect();
+    for rank in [0, 1] {
+        assert!(tracks.contains(&format!("rank {rank}, thread 0").as_str()), "{tracks:?}");
+    }
+    // Both ranks compute within each step: their clocks agree.
+    let begins = |of: &dyn Fn(&Value) -> bool| -> Vec<(f64, f64)> {
+        let found = events.iter().filter(|e| e["ph"] == "X" && of(e));
+        found.map(|e| (number(&e["ts"]), number(&e["ts"]) + number(&e["dur"]))).collect()
+    };
+    let steps = begins(&|e| e["cat"] == "step");
+    assert_eq!(steps.len(), 2);
+    let compute = begins(&|e| e["cat"] == "compute");
+    let is_within = |&(begin, end): &(f64, f64)| steps.iter().any(|step| step.0 <= begin && end <= step.1);
+    assert!(compute.iter().all(is_within), "{steps:?}");
+    let recorded = &outcome.of("recorded")[0];
+    assert_eq!(recorded["waits"]["ranks"], serde_json::json!([0, 1]));
+    let rows = recorded["rows"].as_array().unwrap();
+    let shares: f64 = rows.iter().map(|row| number(&row["share"])).sum();
+    assert!((shares - 1.0).abs() < 1e-9, "{shares}");
+    assert!(rows.iter().all(|row| row["what"].as_str().unwrap().contains(" for ")), "{rows:?}");
+}
+
+#[test]
+fn the_files_for_tensorboard_have_a_rank_each_and_the_steps_that_were_recorded() {
+    let place = place();
+    let arguments = ["--profile", "--tensorboard", "log", "--cycle", "wait=1,warmup=1,active=2"];
+    let outcome = place.train("gpt", "dp=2", &arguments);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let folder = place.path("log/plugins/profile/run-1");
+    for rank in [0, 1] {
+        let text = std::fs::read(folder.join(format!("rank-{rank}.pt.trace.json"))).unwrap();
+        let trace: Value = serde_json::from_slice(&text).unwrap();
+        let about = &trace["distributedInfo"];
+        assert_eq!((&about["rank"], &about["world_size"]), (&rank.into(), &2.into()));
+        let events = trace["traceEvents"].as_array().unwrap();
+        assert_nested(events);
+        let steps: Vec<&str> = events
+            .iter()
+            .map(|e| e["name"].as_str().unwrap())
+            .filter(|name| name.starts_with("ProfilerStep#"))
+            .collect();
+        assert_eq!(steps, ["ProfilerStep#3", "ProfilerStep#4"]);
+        assert!(events.iter().any(|e| e["name"] == "nccl:all_reduce"), "gradients are reduced");
+    }
+    // The figures are in the same folder, one file; a second run has files of its own.
+    let files = |end: &str| std::fs::read_dir(place.path(end)).unwrap().count();
+    assert_eq!(files("log"), 2);
+    place.run(&["profile", "mlp", "--tensorboard", "log", "--cycle", "wait=0,active=1"]);
+    assert!(place.path("log/plugins/profile/run-2/rank-0.pt.trace.json").exists());
+}
+
+#[test]
 fn what_cannot_be_profiled_is_refused_before_anything_runs() {
     let place = place();
     place.run(&["profile", "mlp", "--json", "--cycle", "active=0"]).refuses("E530", &["active=0"]);
     place.run(&["profile", "mlp", "--json", "--cycle", "repeat=0"]).refuses("E530", &["never end"]);
+    let twice = ["profile", "mlp", "--json", "--cycle", "active=2,active=5"];
+    place.run(&twice).refuses("E530", &["active=5", "twice"]);
+    place.run(&["profile", "mlp", "--json", "--depth", "2"]).refuses("E033", &["--depth", "--by module"]);
+    place.run(&["profile", "mlp", "--json", "--rows", "0"]).refuses("E033", &["--rows"]);
     std::fs::write(place.path("t.json"), "").unwrap();
     place.run(&["profile", "mlp", "--json", "--trace", "t.json"]).refuses("E043", &["t.json"]);
+    // What the system never lets anyone write, whatever the permissions say.
+    place.run(&["profile", "mlp", "--json", "--trace", "/proc/t.json"]).refuses("E043", &["/proc/t.json"]);
+    place.run(&["profile", "mlp", "--json", "--tensorboard", "/proc/log"]).refuses("E043", &["/proc/log"]);
 }
 
 #[test]

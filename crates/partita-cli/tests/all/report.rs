@@ -2,6 +2,8 @@
 
 use crate::place;
 use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
 
 const SMALL: [&str; 10] = [
     "--set",
@@ -113,9 +115,121 @@ fn a_report_has_three_forms_and_shows_runs() {
 }
 
 #[test]
+fn a_run_is_reported_with_its_logs_and_beside_another() {
+    let place = place();
+    for (dir, mesh) in [("one", "dp=2"), ("two", "tp=2")] {
+        std::fs::create_dir(place.path(dir)).unwrap();
+        let log = format!("{dir}.jsonl");
+        let outcome = place.train("gpt", mesh, &["--checkpoint-dir", dir, "--metrics", &log]);
+        assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+        std::fs::rename(place.path(&log), place.path(dir).join("metrics.jsonl")).unwrap();
+    }
+    let outcome = place.run(&["report", "one", "--against", "two", "--out", "r.json"]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let report: Value = serde_json::from_slice(&std::fs::read(place.path("r.json")).unwrap()).unwrap();
+    let lines = std::fs::read_to_string(place.path("one/metrics.jsonl")).unwrap();
+    let events: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |name: &str| events.iter().filter(|event| event["event"] == name).collect::<Vec<_>>();
+    let series = section(&report, "Loss")["series"].as_array().unwrap();
+    assert!(series.len() >= 4, "training and validation of both: {}", series.len());
+    let drawn = series[0]["points"].as_array().unwrap();
+    let steps = of("step");
+    assert_eq!(drawn.len(), steps.len());
+    let points = |event: &&Value| event["loss"].as_f64() == drawn[0][1].as_f64();
+    assert!(points(&steps[0]), "{} {}", steps[0], drawn[0]);
+    let runs = section(&report, "Runs");
+    assert_eq!(runs["header"], serde_json::json!(["", "one", "two"]));
+    let row = |name: &str| {
+        let rows = runs["rows"].as_array().unwrap();
+        rows.iter().find(|row| row[0] == name).unwrap_or_else(|| panic!("{name} is in {runs}")).clone()
+    };
+    assert_eq!(row("mesh"), serde_json::json!(["mesh", "dp=2", "tp=2"]));
+    assert_eq!(row("steps saved")[1], steps.len().to_string());
+    let last = steps.last().unwrap()["loss"].as_f64().unwrap();
+    assert_eq!(row("last training loss")[1], format!("{last:.4}"));
+    let differences = section(&report, "Configs")["rows"].as_array().unwrap();
+    let keys: Vec<&str> = differences.iter().map(|row| row[0].as_str().unwrap()).collect();
+    assert_eq!(keys, ["checkpoint.dir", "mesh.shape"]);
+}
+
+#[test]
+fn a_plan_file_is_reported_for_the_model_that_is_named() {
+    let place = place();
+    let plan = "mesh = \"tp=2\"\n[plan]\n\"layers.0\" = \"colwise\"\n\"layers.1\" = \"rowwise\"\n";
+    std::fs::write(place.path("plan.toml"), plan).unwrap();
+    place.run(&["report", "plan.toml", "--json", "--out", "r.json"]).refuses("E033", &["--model"]);
+    place
+        .run(&["report", "mlp", "--model", "mlp", "--json", "--out", "r.json"])
+        .refuses("E033", &["--model mlp"]);
+    let outcome = place.run(&["report", "plan.toml", "--model", "mlp", "--out", "r.json"]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let report: Value = serde_json::from_slice(&std::fs::read(place.path("r.json")).unwrap()).unwrap();
+    assert_eq!(report["title"], "mlp on mesh tp=2");
+    let text = section(&report, "Plan")["text"].as_str().unwrap();
+    assert!(text.contains("\"layers.0\" = \"colwise\""), "{text}");
+}
+
+/// Headless Chromium by one of its names, where it is installed.
+fn chromium() -> Option<&'static str> {
+    let found = |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|o| o.status.success());
+    ["chromium", "chromium-browser", "google-chrome"].into_iter().find(found)
+}
+
+/// The page as the browser has it after its script ran, and what the script said on the console.
+fn opened(browser: &str, page: &Path, profile: &Path) -> (String, Vec<String>) {
+    let done = Command::new(browser)
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0"])
+        .args(["--window-size=1200,3000", "--virtual-time-budget=4000", "--dump-dom"])
+        .arg(format!("--user-data-dir={}", profile.display()))
+        .arg(format!("file://{}", page.display()))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    let console = said.lines().filter(|line| line.contains("CONSOLE")).map(str::to_string).collect();
+    (String::from_utf8_lossy(&done.stdout).into_owned(), console)
+}
+
+#[test]
+fn a_browser_draws_every_section_without_an_error() {
+    let Some(browser) = chromium() else {
+        eprintln!("skipped: no Chromium here");
+        return;
+    };
+    let place = place();
+    std::fs::write(place.path("log"), "{\"step\":1,\"loss\":2.5}\n{\"step\":2,\"loss\":2}\n").unwrap();
+    let mut arguments = vec!["report", "gpt", "--mesh", "pp=2", "--microbatches", "2", "--out", "r.html"];
+    arguments.extend(["--measured", "--cycle", "wait=0,active=1", "--losses", "log"]);
+    arguments.extend(SMALL);
+    let outcome = place.run(&arguments);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let (dom, console) = opened(browser, &place.path("r.html"), &place.path("profile"));
+    assert!(console.is_empty(), "{console:#?}");
+    let drawn = dom.matches("<section id=").count();
+    let mut json = arguments.clone();
+    json[7] = "r.json";
+    assert_eq!(place.run(&json).code, Some(0));
+    let report: Value = serde_json::from_slice(&std::fs::read(place.path("r.json")).unwrap()).unwrap();
+    let sections = report["sections"].as_array().unwrap();
+    assert_eq!(drawn, sections.len());
+    let of = |kind: &str| sections.iter().filter(|section| section["body"]["kind"] == kind).count();
+    assert_eq!(dom.matches("<canvas").count(), of("timeline"));
+    assert_eq!(dom.matches("<svg").count(), of("lines") + of("roofline"));
+    // The last section is complete: the script came to its end.
+    assert!(dom.contains("[plan]"), "the plan is on the page");
+    // A page whose script fails is found out.
+    std::fs::write(place.path("bad.html"), "<script>console.error('no ' + none.such)</script>").unwrap();
+    let (_, console) = opened(browser, &place.path("bad.html"), &place.path("profile"));
+    assert_eq!(console.len(), 1, "{console:?}");
+}
+
+#[test]
 fn what_cannot_be_written_is_refused_before_the_work() {
     let place = place();
     place.run(&["report", "mlp", "--json", "--out", "r.pdf"]).refuses("E033", &["r.pdf"]);
     place.run(&["report", "mlp", "--json", "--out", "none/r.html"]).refuses("E043", &["none"]);
     place.run(&["report", "mlp", "--json", "--out", "r.html", "--losses", "none"]).refuses("E531", &["none"]);
+    std::fs::write(place.path("log"), "{\"step\":1,\"loss\":2.5}\n{\"step\":2,\"lo").unwrap();
+    place
+        .run(&["report", "mlp", "--json", "--out", "r.html", "--losses", "log"])
+        .refuses("E531", &["line 2"]);
 }

@@ -2,13 +2,16 @@
 //!
 //! A [`Profiler`] turns the runtime's recorder of events on for some steps of a run. Which ones, a [`Cycle`] says, in the
 //! words of `torch.profiler.schedule`: wait, warm up, record, repeat. What was recorded is a [`Recording`]; [`rows()`] sums
-//! it by op, module, phase, stage, collective or rank, [`waits`] says which rank waited for which, and [`timeline`] draws
-//! it. The recorder costs two readings of the clock per event while it is on, and a comparison while it is off.
+//! it by op, module, phase, stage, collective, rank or wait, [`waits`] says which rank waited for which, and [`timeline`]
+//! draws it. In a run of several processes the first one gets the events of all. The recorder costs two readings of the
+//! clock per event while it is on, and a comparison while it is off.
 
+mod ranks;
 mod rows;
 mod timeline;
 mod waits;
 
+pub use ranks::{Ranks, host};
 pub use rows::{By, Row, Sort, Totals, label, rows};
 pub use timeline::timeline;
 pub use waits::{Waits, waits};
@@ -52,7 +55,7 @@ impl Cycle {
     /// Reads `wait=1,warmup=1,active=3,repeat=1`; what is left out keeps its default.
     ///
     /// # Errors
-    /// E530 for another key, a number that is none, or a cycle that records no step.
+    /// E530 for another key, a key that is there twice, a number that is none, or a cycle that records no step.
     pub fn parse(text: &str) -> Result<Cycle> {
         let refused = |found: &str| {
             Diagnostic::new("E530", format!("`{text}` does not say which steps to profile"))
@@ -62,10 +65,16 @@ impl Cycle {
                 .found(format!("`{found}`"))
         };
         let mut cycle = Cycle::default();
-        for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+        let mut known: Vec<&str> = Vec::new();
+        let items = if text.is_empty() { Vec::new() } else { text.split(',').map(str::trim).collect() };
+        for item in items {
             let (key, count) = item.split_once('=').ok_or_else(|| refused(item))?;
-            let count: u64 = count.trim().parse().map_err(|_| refused(item))?;
-            let place = match key.trim() {
+            let (key, count) = (key.trim(), count.trim().parse().map_err(|_| refused(item))?);
+            if known.contains(&key) {
+                return Err(refused(item).note(format!("`{key}` is there twice")));
+            }
+            known.push(key);
+            let place = match key {
                 "wait" => &mut cycle.wait,
                 "warmup" => &mut cycle.warm_up,
                 "active" => &mut cycle.active,
@@ -100,7 +109,7 @@ impl Cycle {
     }
 }
 
-/// What the ranks of this process did in one step.
+/// What ranks did in one step.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RecordedStep {
     /// Steps done with this one, from 1.
@@ -123,6 +132,8 @@ impl RecordedStep {
 /// The recorded steps of a run, in order.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Recording {
+    /// Whose they are.
+    pub ranks: Ranks,
     /// The steps.
     pub steps: Vec<RecordedStep>,
 }
@@ -130,7 +141,7 @@ pub struct Recording {
 /// An instruction in one step: the events of its threads and polls together.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Done {
-    /// The position of its rank among those of this process.
+    /// The position of its rank among those of the recording.
     pub rank: usize,
     /// The position in the rank's program.
     pub instruction: usize,
@@ -145,13 +156,12 @@ pub struct Done {
 }
 
 impl RecordedStep {
-    /// The instructions of the ranks of this process: for each rank in the order of its program.
-    pub fn instructions(&self, runner: &Runner) -> Vec<Vec<Done>> {
-        let ranks = runner.local_ranks();
+    /// The instructions of these ranks: for each rank in the order of its program.
+    pub fn instructions(&self, ranks: &Ranks) -> Vec<Vec<Done>> {
         let mut done: Vec<Vec<Option<Done>>> =
-            runner.programs().iter().map(|program| vec![None; program.instructions.len()]).collect();
+            ranks.programs.iter().map(|program| vec![None; program.instructions.len()]).collect();
         for event in &self.events {
-            let Some(rank) = ranks.iter().position(|&rank| rank == event.rank) else { continue };
+            let Some(rank) = ranks.position(event.rank) else { continue };
             let Some(place) = done[rank].get_mut(event.instruction) else { continue };
             let first = Done {
                 rank,
@@ -178,13 +188,13 @@ pub struct Profiler {
     seen: u64,
     is_on: bool,
     begin_ns: u64,
-    recording: Recording,
+    steps: Vec<RecordedStep>,
 }
 
 impl Profiler {
     /// Before the first step of a run.
     pub fn new(cycle: Cycle) -> Profiler {
-        Profiler { cycle, seen: 0, is_on: false, begin_ns: 0, recording: Recording::default() }
+        Profiler { cycle, seen: 0, is_on: false, begin_ns: 0, steps: Vec::new() }
     }
 
     /// A step is about to begin.
@@ -202,7 +212,7 @@ impl Profiler {
         if self.cycle.part(self.seen) == Part::Active {
             let (begin_ns, end_ns) = (self.begin_ns, runner.now_ns());
             let events = runner.events().to_vec();
-            self.recording.steps.push(RecordedStep { step, begin_ns, end_ns, events });
+            self.steps.push(RecordedStep { step, begin_ns, end_ns, events });
         }
         self.seen += 1;
         if self.is_on && self.cycle.part(self.seen) == Part::Off {
@@ -211,9 +221,13 @@ impl Profiler {
         }
     }
 
-    /// What was recorded.
-    pub fn into_recording(self) -> Recording {
-        self.recording
+    /// What was recorded, of all ranks in the process of rank 0, and in other processes of their own. All processes call it.
+    ///
+    /// # Errors
+    /// E447 if another process has ended.
+    pub fn into_recording(self, runner: &Runner) -> Result<Recording> {
+        let (ranks, steps) = ranks::gather(self.steps, runner)?;
+        Ok(Recording { ranks, steps })
     }
 }
 
@@ -252,7 +266,8 @@ pub fn profile(session: &Session, cycle: Cycle, watch: &mut dyn FnMut(u64, u64))
         profiler.after(number + 1, step.train_loop.runner_mut());
         watch(number + 1, steps);
     }
-    Ok(Profiled { step, recording: profiler.into_recording(), tokens: feed.tokens_per_batch() })
+    let recording = profiler.into_recording(step.train_loop.runner())?;
+    Ok(Profiled { step, recording, tokens: feed.tokens_per_batch() })
 }
 
 /// The collective that an instruction starts or waits for.
@@ -283,7 +298,16 @@ mod tests {
 
     #[test]
     fn what_is_no_cycle_is_refused() {
-        for text in ["active=0", "wait", "wait=-1", "warm=1", "active=x"] {
+        for text in [
+            "active=0",
+            "wait",
+            "wait=-1",
+            "warm=1",
+            "active=x",
+            "active=2,active=5",
+            "wait=1,,active=1",
+            ",",
+        ] {
             assert_eq!(Cycle::parse(text).unwrap_err().code, "E530", "{text}");
         }
     }

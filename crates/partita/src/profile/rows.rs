@@ -1,10 +1,9 @@
-//! Recorded steps as a table: one row per op, module, phase, stage, collective or rank.
+//! Recorded steps as a table: one row per op, module, phase, stage, collective, rank or wait.
 
-use super::{Recording, collective_of};
+use super::{Ranks, Recording, collective_of, waits};
 use indexmap::IndexMap;
 use partita_cost::Cluster;
 use partita_program::{Action, Instruction, Program, RegionKind};
-use partita_runtime::Runner;
 use partita_simulate::work;
 use serde::Serialize;
 
@@ -23,6 +22,8 @@ pub enum By {
     Collective,
     /// The rank.
     Rank,
+    /// Who waited for whom: the rank that waited, with the rank that started a collective last or the data.
+    Wait,
 }
 
 /// The column that orders the table, largest first.
@@ -40,12 +41,12 @@ pub enum Sort {
     Roofline,
 }
 
-/// A row: means per step over the recorded steps, sums over the ranks of this process.
+/// A row: means per step over the recorded steps, sums over the ranks of the recording.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Row {
     /// What it sums.
     pub what: String,
-    /// Instructions.
+    /// Instructions, or waits.
     pub calls: f64,
     /// Seconds, summed over threads: of two threads that share a matmul for 1 s, 2 s.
     pub seconds: f64,
@@ -66,35 +67,32 @@ pub struct Totals {
     pub steps: usize,
     /// Seconds of a step on average.
     pub step_s: f64,
-    /// Threads that share the ranks of this process.
+    /// Threads that share the ranks.
     pub threads: usize,
     /// Seconds of threads per step in which no instruction ran.
     pub idle_s: f64,
 }
 
+/// Rows that still grow, by their names, with the seconds of their rooflines.
+pub(super) type Sums = IndexMap<String, (Row, f64)>;
+
 /// The table, and what no instruction of it explains.
-pub fn rows(
-    recording: &Recording,
-    runner: &Runner,
-    cluster: &Cluster,
-    by: By,
-    sort: Sort,
-) -> (Vec<Row>, Totals) {
+pub fn rows(recording: &Recording, cluster: &Cluster, by: By, sort: Sort) -> (Vec<Row>, Totals) {
     let steps = recording.steps.len().max(1) as f64;
-    let mut sums: IndexMap<String, (Row, f64)> = IndexMap::new();
+    let ranks = &recording.ranks;
+    let mut sums = Sums::new();
     let mut busy_ns = 0;
-    let priced: Vec<Vec<f64>> = runner
-        .programs()
+    let priced: Vec<Vec<f64>> = ranks
+        .programs
         .iter()
         .map(|program| program.regions.iter().map(|region| cluster.device.op_s(&work(region))).collect())
         .collect();
     for step in &recording.steps {
-        for done in step.instructions(runner).into_iter().flatten() {
+        for done in step.instructions(ranks).into_iter().flatten() {
             busy_ns += done.thread_ns;
-            let program = &runner.programs()[done.rank];
+            let program = &ranks.programs[done.rank];
             let instruction = &program.instructions[done.instruction];
-            let Some(name) = name(runner, program, done.instruction, by, runner.local_ranks()[done.rank])
-            else {
+            let Some(name) = name(ranks, program, done.instruction, by, ranks.numbers[done.rank]) else {
                 continue;
             };
             let (row, roofline_s) = sums
@@ -108,6 +106,9 @@ pub fn rows(
                 *roofline_s += priced[done.rank][compute.region.index()];
             }
         }
+    }
+    if by == By::Wait {
+        waits::rows(recording, &mut sums);
     }
     let all_s: f64 = sums.values().map(|(row, _)| row.seconds).sum();
     let mean = |(mut row, roofline_s): (Row, f64)| {
@@ -130,13 +131,13 @@ pub fn rows(
         }
     });
     let step_s = recording.steps.iter().map(|step| step.seconds()).sum::<f64>() / steps;
-    let threads = runner.thread_count();
+    let threads = ranks.threads;
     let idle_s = (threads as f64 * step_s - busy_ns as f64 / 1e9 / steps).max(0.0);
     (rows, Totals { steps: recording.steps.len(), step_s, threads, idle_s })
 }
 
 /// The row of an instruction; `None` if the table leaves it out.
-fn name(runner: &Runner, program: &Program, index: usize, by: By, rank: usize) -> Option<String> {
+fn name(ranks: &Ranks, program: &Program, index: usize, by: By, rank: usize) -> Option<String> {
     let instruction = &program.instructions[index];
     let origin = &instruction.origin;
     Some(match by {
@@ -153,8 +154,10 @@ fn name(runner: &Runner, program: &Program, index: usize, by: By, rank: usize) -
         By::Rank => format!("rank {rank}"),
         By::Collective => {
             let collective = collective_of(program, index)?;
-            runner.program_set().collectives[collective.index()].label.clone()
+            ranks.collectives[collective.index()].label.clone()
         }
+        // A wait is of two ranks: it is no row of an instruction.
+        By::Wait => return None,
     })
 }
 

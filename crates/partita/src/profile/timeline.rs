@@ -1,9 +1,8 @@
 //! Recorded steps as a trace: the steps, a track for each rank and thread, collectives on tracks of their own, arrows from
 //! each send to its receive, and counters of memory and tokens.
 
-use super::{Done, Recording};
+use super::{Done, Ranks, Recording};
 use partita_program::{Action, CollectiveId, CollectiveOp, Event, Program};
-use partita_runtime::Runner;
 use partita_simulate::{MemoryKind, over_time};
 use partita_trace::{Counter, Flow, Span, Trace, TrackId};
 use std::collections::BTreeMap;
@@ -11,21 +10,25 @@ use std::collections::BTreeMap;
 /// A collective of one rank in flight: when it was started and when the wait for it was over, in seconds, and its track.
 type Flight = (f64, f64, TrackId);
 
-/// The recorded steps on one clock, whose zero is the begin of the first. `process` names this process, such as a host;
-/// `tokens` are those of a step, 0 if the model does not read tokens.
-pub fn timeline(recording: &Recording, runner: &Runner, process: &str, tokens: usize) -> Trace {
+/// The recorded steps on one clock, whose zero is the begin of the first. Each host is a process of the trace, and its name
+/// is followed by `what`, such as `measured`; `tokens` are those of a step, 0 if the model does not read tokens.
+pub fn timeline(recording: &Recording, what: &str, tokens: usize) -> Trace {
     let mut trace = Trace::default();
-    let zero_ns = recording.steps.first().map_or(0, |step| step.begin_ns);
-    let at = |ns: u64| ns.saturating_sub(zero_ns) as f64 / 1e9;
-    let steps = trace.track(process, "steps");
+    let ranks = &recording.ranks;
+    let process = |place: usize| format!("{}: {what}", ranks.hosts[place]);
+    let Some(first) = recording.steps.first().filter(|_| !ranks.numbers.is_empty()) else { return trace };
+    let at = |ns: u64| ns.saturating_sub(first.begin_ns) as f64 / 1e9;
+    let steps = trace.track(process(0), "steps");
     let mut tracks: BTreeMap<(usize, usize), TrackId> = BTreeMap::new();
-    for step in &recording.steps {
-        tracks.extend(step.events.iter().map(|event| ((event.rank, event.thread), TrackId(0))));
+    for event in recording.steps.iter().flat_map(|step| &step.events) {
+        tracks.insert((event.rank, event.thread), steps);
     }
-    for ((rank, thread), track) in &mut tracks {
-        *track = trace.track(process, format!("rank {rank}, thread {thread}"));
+    tracks.retain(|&(rank, _), _| ranks.position(rank).is_some());
+    for (&(rank, thread), track) in &mut tracks {
+        let host = process(ranks.position(rank).unwrap_or_default());
+        *track = trace.rank_track(host, format!("rank {rank}, thread {thread}"), rank);
     }
-    let mut lanes: Vec<Vec<(TrackId, f64)>> = vec![Vec::new(); runner.local_ranks().len()];
+    let mut lanes: Vec<Vec<(TrackId, f64)>> = vec![Vec::new(); ranks.numbers.len()];
     for step in &recording.steps {
         trace.spans.push(Span {
             track: steps,
@@ -33,7 +36,7 @@ pub fn timeline(recording: &Recording, runner: &Runner, process: &str, tokens: u
             category: "step",
             begin_s: at(step.begin_ns),
             duration_s: step.seconds(),
-            arguments: Vec::new(),
+            arguments: vec![("step", step.step.to_string())],
         });
         if tokens > 0 {
             trace.counters.push(Counter {
@@ -43,45 +46,41 @@ pub fn timeline(recording: &Recording, runner: &Runner, process: &str, tokens: u
                 values: vec![("tokens/s", tokens as f64 / step.seconds().max(f64::MIN_POSITIVE))],
             });
         }
-        let programs: BTreeMap<usize, &Program> =
-            runner.local_ranks().iter().copied().zip(runner.programs()).collect();
         for event in &step.events {
-            let Some(program) = programs.get(&event.rank) else { continue };
-            trace.spans.push(span(event, program, tracks[&(event.rank, event.thread)], &at));
+            let Some(place) = ranks.position(event.rank) else { continue };
+            let track = tracks[&(event.rank, event.thread)];
+            trace.spans.push(span(event, &ranks.programs[place], track, &at));
         }
         let mut flights: BTreeMap<(CollectiveId, usize), Flight> = BTreeMap::new();
-        for (place, (done, program)) in step.instructions(runner).iter().zip(runner.programs()).enumerate() {
-            let rank = runner.local_ranks()[place];
-            memory(
-                &mut trace,
-                done,
-                program,
-                steps_track(&tracks, rank, steps),
-                rank,
-                at(step.begin_ns),
-                &at,
-            );
-            for (collective, begin_s, end_s) in in_flight(done, program, &at) {
-                let label = &runner.program_set().collectives[collective.index()];
-                let track = lane(&mut trace, &mut lanes[place], process, rank, begin_s, end_s);
+        for (place, (done, program)) in step.instructions(ranks).iter().zip(&ranks.programs).enumerate() {
+            let rank = ranks.numbers[place];
+            let track = first_track(&tracks, rank, steps);
+            memory(&mut trace, done, program, track, rank, at(step.begin_ns), &at);
+            for (collective, bytes, begin_s, end_s) in in_flight(done, program, &at) {
+                let about = &ranks.collectives[collective.index()];
+                let track = lane(&mut trace, &mut lanes[place], process(place), rank, begin_s, end_s);
                 flights.insert((collective, rank), (begin_s, end_s, track));
                 trace.spans.push(Span {
                     track,
-                    name: label.label.clone(),
+                    name: about.label.clone(),
                     category: "collective",
                     begin_s,
                     duration_s: end_s - begin_s,
-                    arguments: vec![("ranks", label.members.len().to_string())],
+                    arguments: vec![
+                        ("kind", about.kind.name().to_string()),
+                        ("ranks", about.members.len().to_string()),
+                        ("bytes", bytes.to_string()),
+                    ],
                 });
             }
         }
-        arrows(&mut trace, runner, &flights);
+        arrows(&mut trace, ranks, &flights);
     }
     trace
 }
 
 /// The track to which the counters of a rank belong.
-fn steps_track(tracks: &BTreeMap<(usize, usize), TrackId>, rank: usize, steps: TrackId) -> TrackId {
+fn first_track(tracks: &BTreeMap<(usize, usize), TrackId>, rank: usize, steps: TrackId) -> TrackId {
     tracks.range((rank, 0)..=(rank, usize::MAX)).next().map_or(steps, |(_, &track)| track)
 }
 
@@ -133,24 +132,28 @@ fn memory(
     }
 }
 
-/// The collectives of a rank, from the begin of the start to the end of the wait.
-fn in_flight(done: &[Done], program: &Program, at: &dyn Fn(u64) -> f64) -> Vec<(CollectiveId, f64, f64)> {
-    let mut started: BTreeMap<CollectiveId, f64> = BTreeMap::new();
+/// The collectives of a rank with the bytes that it gives, from the begin of the start to the end of the wait.
+fn in_flight(
+    done: &[Done],
+    program: &Program,
+    at: &dyn Fn(u64) -> f64,
+) -> Vec<(CollectiveId, usize, f64, f64)> {
+    let mut started: BTreeMap<CollectiveId, (usize, f64)> = BTreeMap::new();
     let mut flights = Vec::new();
     for done in done {
         match &program.instructions[done.instruction].action {
             Action::Start(start) => {
-                started.insert(start.collective, at(done.begin_ns));
+                started.insert(start.collective, (done.bytes, at(done.begin_ns)));
             }
             Action::Wait(collective) => {
-                if let Some(begin_s) = started.remove(collective) {
-                    flights.push((*collective, begin_s, at(done.end_ns)));
+                if let Some((bytes, begin_s)) = started.remove(collective) {
+                    flights.push((*collective, bytes, begin_s, at(done.end_ns)));
                 }
             }
             Action::Compute(_) => {}
         }
     }
-    flights.sort_by(|a, b| a.1.total_cmp(&b.1));
+    flights.sort_by(|a, b| a.2.total_cmp(&b.2));
     flights
 }
 
@@ -158,7 +161,7 @@ fn in_flight(done: &[Done], program: &Program, at: &dyn Fn(u64) -> f64) -> Vec<(
 fn lane(
     trace: &mut Trace,
     lanes: &mut Vec<(TrackId, f64)>,
-    process: &str,
+    process: String,
     rank: usize,
     begin_s: f64,
     end_s: f64,
@@ -169,7 +172,7 @@ fn lane(
             0 => format!("rank {rank}: collectives"),
             more => format!("rank {rank}: collectives {}", more + 1),
         };
-        lanes.push((trace.track(process, name), 0.0));
+        lanes.push((trace.rank_track(process, name, rank), 0.0));
         lanes.len() - 1
     });
     lanes[number].1 = end_s;
@@ -177,11 +180,11 @@ fn lane(
 }
 
 /// An arrow from each rank that sends to each that receives from it.
-fn arrows(trace: &mut Trace, runner: &Runner, flights: &BTreeMap<(CollectiveId, usize), Flight>) {
+fn arrows(trace: &mut Trace, ranks: &Ranks, flights: &BTreeMap<(CollectiveId, usize), Flight>) {
     let mut numbers: Vec<CollectiveId> = flights.keys().map(|&(collective, _)| collective).collect();
     numbers.dedup();
     for number in numbers {
-        let collective = &runner.program_set().collectives[number.index()];
+        let collective = &ranks.collectives[number.index()];
         let boxes = collective.transfers.iter().filter_map(|transfer| match &transfer.exchange {
             CollectiveOp::Send { boxes } => Some(boxes.iter()),
             _ => None,

@@ -3,11 +3,13 @@
 //! Everything is read off the programs that would run: the timeline is that of the simulator, memory that of the memory
 //! map, bytes those of the collectives. Ranks with the same program are one row.
 
-mod losses;
+mod logs;
+mod runs;
 mod tables;
 mod traffic;
 
-pub use losses::losses;
+pub use logs::{Log, log, logs};
+pub use runs::Run;
 
 use crate::profile::{self, By, Profiled, Sort};
 use crate::session::Session;
@@ -31,8 +33,10 @@ const MEMORY_CLASSES: usize = 3;
 pub struct Measured<'a> {
     /// Recorded steps of the same session.
     pub profiled: Option<&'a Profiled>,
-    /// Losses over steps, by the name of their run.
-    pub losses: Vec<(String, Vec<(f64, f64)>)>,
+    /// What runs wrote.
+    pub logs: Vec<Log>,
+    /// The run of the session, and the one beside which it is put.
+    pub runs: Vec<Run>,
 }
 
 /// The report of a session's step.
@@ -48,6 +52,7 @@ pub fn report(session: &Session, measured: &Measured) -> Result<Report> {
     let title = format!("{} on mesh {}", config.model.name(), session.mesh());
     let mut report = Report { title, ..Report::default() };
     report.facts = facts(session, model.parameter_count(), &set, &simulation, measured);
+    runs::compare(&mut report, &measured.runs)?;
     report.section(
         "Mesh",
         "Ranks with the same program are one cell. The bar is the share of a device's memory that is in use at the peak.",
@@ -63,17 +68,15 @@ pub fn report(session: &Session, measured: &Measured) -> Result<Report> {
     }
     report.section("Timeline", TIMELINE, timeline(&simulation.trace(&set)));
     if let Some(profiled) = measured.profiled {
-        let runner = profiled.step.train_loop.runner();
-        let trace = profile::timeline(&profiled.recording, runner, "measured", 0);
+        let trace = profile::timeline(&profiled.recording, "measured", 0);
         report.section("Measured timeline", "The recorded steps, as they ran.", timeline(&trace));
     }
     memory(&mut report, &set, &simulation);
     report.section("Communication", TRAFFIC, traffic::matrix(&set, &simulation));
     report.section("Collectives", "Of all ranks, in one step.", traffic::table(&set));
-    let by_op = measured.profiled.map(|profiled| {
-        let runner = profiled.step.train_loop.runner();
-        profile::rows(&profiled.recording, runner, &config.cluster, By::Op, Sort::Time).0
-    });
+    let by_op = measured
+        .profiled
+        .map(|profiled| profile::rows(&profiled.recording, &config.cluster, By::Op, Sort::Time).0);
     let (about, roofline) = tables::roofline(session, &set, by_op.as_deref());
     report.section("Roofline", about, roofline);
     if let Some(profiled) = measured.profiled {
@@ -81,16 +84,34 @@ pub fn report(session: &Session, measured: &Measured) -> Result<Report> {
         report.section("Predicted and measured", about, tables::compared(session, &simulation, profiled));
         report.section("Time by op", about, tables::profile(by_op.as_deref().unwrap_or_default()));
     }
-    if !measured.losses.is_empty() {
-        let series = measured.losses.iter();
-        let series = series.map(|(name, points)| Series { name: name.clone(), points: points.clone() });
-        let (x, y) = ("step".to_string(), "loss".to_string());
-        let body = Body::Lines { x, y, stacked: false, series: series.collect() };
-        report.section("Loss", "Of the logs that were given.", body);
-    }
+    curves(&mut report, &measured.logs);
     report.section("Parameters", "Each with its layout, and why it has it.", tables::parameters(&built));
     report.section("Plan", "", text(plan(&built)));
     Ok(report)
+}
+
+/// What the logs say, over steps.
+fn curves(report: &mut Report, logs: &[Log]) {
+    let mut draw = |title: &str, of: &str, kinds: &[(&str, fn(&Log) -> &Vec<(f64, f64)>)]| {
+        let mut series = Vec::new();
+        for log in logs {
+            for (kind, points) in kinds.iter().map(|(kind, points)| (kind, points(log))) {
+                if !points.is_empty() {
+                    series.push(Series { name: format!("{}{kind}", log.name), points: points.clone() });
+                }
+            }
+        }
+        if !series.is_empty() {
+            let (x, y) = ("step".to_string(), of.to_string());
+            report.section(
+                title,
+                "Of the logs that were given.",
+                Body::Lines { x, y, stacked: false, series },
+            );
+        }
+    };
+    draw("Loss", "loss", &[("", |log| &log.losses), (", validation", |log| &log.validations)]);
+    draw("Throughput", "tokens/s", &[("", |log| &log.speeds)]);
 }
 
 const TIMELINE: &str =

@@ -106,8 +106,8 @@ pub fn roofline(session: &Session, set: &ProgramSet, by_op: Option<&[Row]>) -> (
 
 /// Predicted beside measured time of compute, by part of the step.
 pub fn compared(session: &Session, simulation: &Simulation, profiled: &Profiled) -> Body {
-    let (runner, cluster) = (profiled.step.train_loop.runner(), &session.config().cluster);
-    let (rows, totals) = profile::rows(&profiled.recording, runner, cluster, By::Phase, Sort::Time);
+    let cluster = &session.config().cluster;
+    let (rows, totals) = profile::rows(&profiled.recording, cluster, By::Phase, Sort::Time);
     let mut lines = vec![vec![
         "step".to_string(),
         seconds(simulation.step_s),

@@ -6,7 +6,7 @@ use partita::session::Part;
 use partita_base::{DType, Result};
 use partita_ir::ops::DotGeneral;
 use partita_nn::{
-    Activation, Context, GptConfig, Linear, Model, ModelConfig, Module, Optimizer, StepOptions,
+    Activation, BertConfig, Context, GptConfig, Linear, Model, ModelConfig, Module, Optimizer, StepOptions,
 };
 use partita_nn::{Init, losses};
 
@@ -21,6 +21,8 @@ pub enum Step {
     Alpa,
     /// A GPT of these sizes and rows; a whole step of AdamW.
     Gpt(GptConfig, usize),
+    /// A BERT of these sizes and rows; a whole step of AdamW.
+    Bert(BertConfig, usize),
     /// Something that memory bounds.
     Pass(Pass),
 }
@@ -48,6 +50,19 @@ impl Step {
         Step::Gpt(GptConfig { vocab, dim, layers, heads, sequence, ..GptConfig::default() }, rows)
     }
 
+    /// BERT's base size, with 128 positions.
+    pub fn bert() -> Step {
+        let sizes = BertConfig {
+            vocab: 30522,
+            dim: 768,
+            layers: 12,
+            heads: 12,
+            sequence: 128,
+            ..BertConfig::default()
+        };
+        Step::Bert(BertConfig { fused_qkv: true, ..sizes }, 4)
+    }
+
     /// The forward graph.
     pub fn model(&self) -> Result<Model> {
         match self {
@@ -67,6 +82,7 @@ impl Step {
             Step::Alpa => stack(&[ROWS], &ALPA, Activation::Relu, true),
             Step::Pass(pass) => pass.model(),
             Step::Gpt(config, rows) => ModelConfig::Gpt(config.clone()).build(*rows, DType::F32, true),
+            Step::Bert(config, rows) => ModelConfig::Bert(config.clone()).build(*rows, DType::F32, true),
         }
     }
 
@@ -75,7 +91,7 @@ impl Step {
         match self {
             Step::Product(_) | Step::Pass(_) => Part::Loss,
             Step::Slapo => Part::Gradients,
-            Step::Alpa | Step::Gpt(..) => Part::Step,
+            Step::Alpa | Step::Gpt(..) | Step::Bert(..) => Part::Step,
         }
     }
 
@@ -86,12 +102,12 @@ impl Step {
                 (Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0, nesterov: false }, 0.0)
             }
             Step::Alpa => (Optimizer::from_name("adam").expect("a known optimizer"), 1e-3),
-            Step::Gpt(..) => {
+            Step::Gpt(..) | Step::Bert(..) => {
                 (Optimizer::AdamW { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 }, 3e-4)
             }
         };
         // The programs that these are compared with do not compute the norm of the gradients.
-        let decay_1d = matches!(self, Step::Gpt(..));
+        let decay_1d = matches!(self, Step::Gpt(..) | Step::Bert(..));
         (StepOptions { grad_norm: false, decay_1d, ..StepOptions::new(optimizer) }, rate)
     }
 
@@ -101,6 +117,7 @@ impl Step {
             Step::Product(_) | Step::Pass(_) => None,
             Step::Slapo | Step::Alpa => Some("mlp"),
             Step::Gpt(..) => Some("gpt"),
+            Step::Bert(..) => Some("bert"),
         }
     }
 
@@ -123,12 +140,22 @@ impl Step {
             Step::Slapo => layers(&SLAPO) - first(&SLAPO),
             Step::Alpa => layers(&ALPA) - first(&ALPA),
             Step::Gpt(config, rows) => {
-                let [dim, sequence, vocab] = [config.dim, config.sequence, config.vocab].map(|n| n as f64);
-                let layer = 24.0 * dim * dim + 4.0 * sequence * dim;
-                3.0 * *rows as f64 * sequence * (config.layers as f64 * layer + 2.0 * dim * vocab)
+                transformer([config.dim, config.sequence, config.vocab, config.layers, *rows])
+            }
+            // The head of a masked language model has one more product of the features.
+            Step::Bert(config, rows) => {
+                let head = 6.0 * (rows * config.sequence * config.dim * config.dim) as f64;
+                head + transformer([config.dim, config.sequence, config.vocab, config.layers, *rows])
             }
         }
     }
+}
+
+/// Operations of a step of a transformer: of features, positions, vocabulary, layers and rows.
+fn transformer(sizes: [usize; 5]) -> f64 {
+    let [dim, sequence, vocab, layers, rows] = sizes.map(|n| n as f64);
+    let layer = 24.0 * dim * dim + 4.0 * sequence * dim;
+    3.0 * rows * sequence * (layers * layer + 2.0 * dim * vocab)
 }
 
 impl ModelSource for Step {

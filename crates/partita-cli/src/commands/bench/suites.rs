@@ -3,6 +3,7 @@
 use super::exchange::Traffic;
 use super::fused::Pass;
 use super::models::Step;
+use super::schedules;
 use clap::ValueEnum;
 use partita_schedule::ReadyOptions;
 
@@ -21,12 +22,21 @@ pub enum Suite {
     Collectives,
     /// Fused ops that memory bandwidth limits, with a plain copy for comparison.
     Fused,
+    /// MLP, GPT-2 and BERT, unscheduled and scheduled line by line, with eager PyTorch beside them.
+    Schedules,
 }
 
 impl Suite {
     /// All of them.
-    pub const ALL: [Suite; 6] =
-        [Suite::Gemm, Suite::Mlp, Suite::Gpt, Suite::Dist, Suite::Collectives, Suite::Fused];
+    pub const ALL: [Suite; 7] = [
+        Suite::Gemm,
+        Suite::Mlp,
+        Suite::Gpt,
+        Suite::Dist,
+        Suite::Collectives,
+        Suite::Fused,
+        Suite::Schedules,
+    ];
 
     /// As on the command line.
     pub fn name(self) -> &'static str {
@@ -37,6 +47,7 @@ impl Suite {
             Suite::Dist => "dist",
             Suite::Collectives => "collectives",
             Suite::Fused => "fused",
+            Suite::Schedules => "schedules",
         }
     }
 }
@@ -66,6 +77,8 @@ pub struct Case {
     pub name: String,
     /// The mesh it runs on.
     pub mesh: String,
+    /// Lines of its plan, as calls, before those of its ready plan.
+    pub calls: String,
     /// Choices of its ready plan.
     pub ready: ReadyOptions,
     /// Threads in all; as many as cores where none is said.
@@ -101,6 +114,7 @@ pub fn cases(suite: Suite, mesh: Option<&str>) -> Vec<Vec<Case>> {
         suite,
         name,
         mesh: mesh.to_string(),
+        calls: String::new(),
         ready: ReadyOptions::default(),
         threads: None,
         work,
@@ -146,6 +160,7 @@ pub fn cases(suite: Suite, mesh: Option<&str>) -> Vec<Vec<Case>> {
                 Traffic::ALL.map(of).to_vec()
             })
             .collect(),
+        Suite::Schedules => schedules::cases(),
         // Pair by pair: a dozen of them side by side would be gigabytes.
         Suite::Fused => Pass::ALL
             .map(|pass| {
@@ -170,7 +185,7 @@ mod tests {
             .map(|case| case.path())
             .collect();
         let distinct: std::collections::BTreeSet<&String> = all.iter().collect();
-        assert_eq!((all.len(), distinct.len()), (14 + 2 + 3 + 15 + 30 + 18, all.len()));
+        assert_eq!((all.len(), distinct.len()), (14 + 2 + 3 + 15 + 30 + 18 + 16, all.len()));
         assert!(distinct.contains(&"gemm/2048x768x3072/2".to_string()), "{all:?}");
         assert!(distinct.contains(&"collectives/all_reduce/64MiB/4".to_string()), "{all:?}");
         assert!(cases(Suite::Gpt, Some("tp=2")).concat().iter().all(|case| case.mesh == "tp=2"));
