@@ -175,11 +175,11 @@ impl<'a> Planner<'a> {
 
     /// Annotates fed tensors: the batch over the data axes, token sequences over the sequence axis.
     fn feed(&mut self) -> Result<()> {
-        let axes = |names: [&str; 2]| -> Vec<AxisRef> {
+        let axes = |names: &[&str]| -> Vec<AxisRef> {
             let all = (0..self.mesh.axes.len()).map(|axis| self.mesh.full_axis(axis));
             all.filter(|axis| names.contains(&self.mesh.axes[axis.axis].name.as_str())).collect()
         };
-        let (data, sequence) = (axes(DATA_AXES), axes(SEQUENCE_AXES));
+        let (data, sequence) = (axes(&DATA_AXES), axes(&SEQUENCE_AXES));
         for &input in &self.graph.inputs {
             let value = self.graph.value(input);
             if value.role != Role::Input || value.ty.rank() == 0 {
