@@ -287,9 +287,9 @@ def main():
     (folder / "chart.svg").write_text(chart(summary))
     text = TEXT.format(machine=describe(options, lines), table=table(summary))
     page = options.out / "BENCHMARKS.md"
-    # What benches/scale.py wrote stays.
-    _, heading, scale = page.read_text().partition("\n## Planning at scale\n") if page.exists() else ("", "", "")
-    page.write_text(text + heading + scale)
+    # What benches/convolution.py and benches/scale.py wrote stays.
+    _, heading, others = page.read_text().partition("\n## Convolutions\n") if page.exists() else ("", "", "")
+    page.write_text(text + heading + others)
 
 
 if __name__ == "__main__":

@@ -66,21 +66,25 @@ fn main() {
         _ => (to_kernel, (&x, &x_shape), (&y, &y_shape), (&mut w, &w_shape), [Some(1), None, Some(1)]),
     };
     let whole = Out { pointer: out.0.as_mut_ptr().cast(), shape: out.1 };
-    let run = |part: usize| {
+    let tensors = [left.1, right.1, out.1].map(|shape| (partita_base::DType::F32, &shape[..]));
+    let bytes = convolution_workspace_bytes(&op, tensors);
+    let mut workspaces = [vec![0u8; bytes], vec![0u8; bytes]];
+    let run = |part: usize, workspace: &mut [u8]| {
         let dim = cut[2].expect("a dimension of the result");
         let range = half(whole.shape[dim], part);
         let mut out = whole.view().slice(dim, range.start, range.end, 1);
         let left = with_half(View::of(left.0, left.1), cut[0], part);
         let right = with_half(View::of(right.0, right.1), cut[1], part);
-        partita_kernels::convolution(KernelOptions::native(), &op, &left, &right, &mut out, &mut []);
+        partita_kernels::convolution(KernelOptions::native(), &op, &left, &right, &mut out, workspace);
     };
     let mut best = f64::INFINITY;
     let begin = Instant::now();
     while begin.elapsed().as_secs_f64() < 0.25 {
         let start = Instant::now();
+        let [first, second] = &mut workspaces;
         std::thread::scope(|scope| {
-            scope.spawn(|| run(1));
-            run(0);
+            scope.spawn(|| run(1, second));
+            run(0, first);
         });
         best = best.min(start.elapsed().as_secs_f64());
     }

@@ -1,11 +1,13 @@
-//! Pooling and resizing over spatial dimensions, from slices as convolutions are.
+//! Pooling as reductions of windows, and resizing over spatial dimensions.
 
 use super::convolution::{Windows, per_dim};
 use super::{Rows, convert, one, operand, wide};
 use crate::pt2::call::{Call, Out, Outs};
 use partita_base::Result;
 use partita_ir::ValueId;
-use partita_ir::ops::Direction;
+use partita_ir::builder::identity;
+use partita_ir::ops::{Direction, Pad, ReduceWindow, Reducer, Slice};
+use partita_mesh::Combiner;
 
 pub const ROWS: Rows = &[
     ("aten.max_pool1d.default", |c| max_pool(c, 1)),
@@ -66,20 +68,85 @@ fn windows(call: &Call, spatial: &[usize]) -> Result<(Windows, Vec<usize>)> {
     Ok((windows, result))
 }
 
+/// Combines the elements of each window of `[n, c, spatial..]`.
+fn reduced(
+    call: &mut Call,
+    x: ValueId,
+    windows: &Windows,
+    result: &[usize],
+    combiner: Combiner,
+) -> Result<ValueId> {
+    let ty = call.ty(x);
+    call.check_size(&[&ty.shape[..2], result].concat())?;
+    let plain = |sizes: &[usize]| [&[1, 1], sizes].concat();
+    let mut padding = vec![(0, 0); 2];
+    for (dim, &(low, high)) in windows.padding.iter().enumerate() {
+        // With `ceil_mode` the last window may reach further.
+        let reach = windows.reach(dim, result[dim]) as i64;
+        padding.push((low as i64, (high as i64).max(reach - (ty.shape[dim + 2] + low) as i64)));
+    }
+    let op = ReduceWindow {
+        window: plain(&windows.kernel),
+        strides: plain(&windows.stride),
+        base_dilation: vec![1; ty.rank()],
+        window_dilation: plain(&windows.dilation),
+        padding,
+        reducer: Reducer::Combiner(combiner),
+    };
+    let start = call.b().constant(identity(combiner, ty.dtype));
+    call.b().push1(op, &[x, start])
+}
+
 /// The largest element of each window; the gradient goes to the first one.
 fn max_pool(call: &mut Call, spatial: usize) -> Outs {
     let x = call.tensor("self")?;
     let (x, was_added) = batched(call, x, spatial)?;
     let (windows, result) = windows(call, &call.shape(x)[2..])?;
-    let slices = windows.slices(call, x, f64::NEG_INFINITY, &result)?;
-    let mut slices = slices.into_iter();
-    let mut most = slices.next().ok_or_else(|| call.unsupported("a window with elements", "none"))?;
-    for slice in slices {
-        let stays = call.b().compare(Direction::Ge, most, slice)?;
-        most = call.b().select(stays, most, slice)?;
-    }
+    let most = match windows.dilation.iter().all(|&dilation| dilation == 1) {
+        true => reduced(call, x, &windows, &result, Combiner::Max)?,
+        false => largest_of_slices(call, x, &windows, &result)?,
+    };
     let y = unbatched(call, most, was_added)?;
     Ok(vec![Out::Value(y), Out::Absent])
+}
+
+/// Maxima of windows with gaps, whose reduction has no gradient: a slice of the padded input for each entry.
+fn largest_of_slices(call: &mut Call, x: ValueId, windows: &Windows, result: &[usize]) -> Result<ValueId> {
+    let ty = call.ty(x);
+    let spatial = windows.kernel.len();
+    let positions = windows.kernel.iter().try_fold(1usize, |n, &k| n.checked_mul(k)).unwrap_or(usize::MAX);
+    call.check_nodes(positions)?;
+    let (mut low, mut high, mut padded) = (vec![0; 2], vec![0; 2], ty.shape.clone());
+    for (dim, &(before, after)) in windows.padding.iter().enumerate() {
+        let after = after.max(windows.reach(dim, result[dim]).saturating_sub(padded[dim + 2] + before));
+        low.push(before as i64);
+        high.push(after as i64);
+        padded[dim + 2] += before + after;
+    }
+    call.check_size(&padded)?;
+    let lowest = call.b().constant(identity(Combiner::Max, ty.dtype));
+    let x = call.b().push1(Pad { low, high, interior: vec![0; 2 + spatial] }, &[x, lowest])?;
+    let mut most: Option<ValueId> = None;
+    for position in 0..positions {
+        let mut rest = position;
+        let (mut start, mut limit, mut stride) = (vec![0; 2 + spatial], padded.clone(), vec![1; 2 + spatial]);
+        for dim in (0..spatial).rev() {
+            let at = rest % windows.kernel[dim] * windows.dilation[dim];
+            rest /= windows.kernel[dim];
+            start[dim + 2] = at;
+            limit[dim + 2] = at + (result[dim].max(1) - 1) * windows.stride[dim] + 1;
+            stride[dim + 2] = windows.stride[dim];
+        }
+        let slice = call.b().push1(Slice { start, limit, stride }, &[x])?;
+        most = Some(match most {
+            None => slice,
+            Some(most) => {
+                let stays = call.b().compare(Direction::Ge, most, slice)?;
+                call.b().select(stays, most, slice)?
+            }
+        });
+    }
+    most.ok_or_else(|| call.unsupported("a window with elements", "none"))
 }
 
 fn avg_pool(call: &mut Call, spatial: usize) -> Outs {
@@ -95,19 +162,11 @@ fn avg_pool(call: &mut Call, spatial: usize) -> Outs {
             "`ceil_mode`, or edges that do not count",
         ));
     }
-    let slices = windows.slices(call, x, 0.0, &result)?;
     let count = match call.maybe_int("divisor_override")? {
         Some(divisor) if divisor > 0 => divisor as f64,
-        _ => slices.len() as f64,
+        _ => windows.kernel.iter().map(|&size| size as f64).product(),
     };
-    let mut sum: Option<ValueId> = None;
-    for slice in slices {
-        sum = Some(match sum {
-            None => slice,
-            Some(sum) => call.b().add(sum, slice)?,
-        });
-    }
-    let sum = sum.ok_or_else(|| call.unsupported("a window with elements", "none"))?;
+    let sum = reduced(call, x, &windows, &result, Combiner::Sum)?;
     let y = call.b().scale(sum, 1.0 / count)?;
     let y = unbatched(call, y, was_added)?;
     one(convert(call, y, dtype)?)

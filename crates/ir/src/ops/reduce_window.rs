@@ -2,12 +2,13 @@
 
 use super::checks::{one_per_dim, operand_count, same_dtype, shapes, sizes};
 use super::reduce::{Reducer, fold, refused};
-use crate::builder::identity;
-use crate::graph::{Graph, Node, ValueId};
+use super::{Direction, SelectAndScatter};
+use crate::builder::{GraphBuilder, identity};
+use crate::graph::{Graph, Node, Role, ValueId};
 use crate::literal::{Literal, indices};
 use crate::op::{Cost, GradientContext, LocalContext, Operation, localise_same};
 use crate::rule::{FactorKind, Rule};
-use crate::traits::Traits;
+use crate::traits::{ConstantOp, Traits};
 use crate::types::TensorType;
 use partita_base::{DType, Result};
 use partita_mesh::Combiner;
@@ -64,12 +65,57 @@ impl ReduceWindow {
             && self.padding[dim] == (0, 0)
     }
 
+    /// Whether windows begin or end at each element and reach to an end of one dimension, so that the results along
+    /// it are cumulative.
+    fn cumulative(&self, shape: &[usize]) -> bool {
+        let mut wide = (0..shape.len()).filter(|&dim| !self.is_pointwise(dim));
+        let (Some(dim), None) = (wide.next(), wide.next()) else { return false };
+        let edge = self.window[dim] as i64 - 1;
+        matches!(self.reducer, Reducer::Combiner(_))
+            && self.window[dim] == shape[dim]
+            && (self.strides[dim], self.base_dilation[dim], self.window_dilation[dim]) == (1, 1, 1)
+            && [(edge, 0), (0, edge)].contains(&self.padding[dim])
+    }
+
     /// The element of a dimension at entry `entry` of window `window`; `None` in padding and gaps.
     fn source(&self, dim: usize, size: usize, window: usize, entry: usize) -> Option<usize> {
         let place = (window * self.strides[dim] + entry * self.window_dilation[dim]) as i64;
         let place = usize::try_from(place - self.padding[dim].0).ok()?;
         let dilation = self.base_dilation[dim];
         (place.is_multiple_of(dilation) && place / dilation < size).then_some(place / dilation)
+    }
+}
+
+impl ReduceWindow {
+    /// The cotangent of each window at its extremum: the first element that stays against all others.
+    fn scattered(&self, context: &mut GradientContext, cotangent: ValueId, stays: Direction) -> Result<ValueId> {
+        let (x, initial, result) = (context.operands[0], context.operands[1], context.results[0]);
+        let builder = &mut *context.builder;
+        let dtype = builder.ty(x).dtype;
+        let zero = builder.scalar(dtype, 0.0);
+        // Where the initial value is the extremum, no element is.
+        let Reducer::Combiner(combiner) = self.reducer else { unreachable!("a combiner") };
+        let is_neutral = matches!(builder.graph().constant(initial),
+            Some(ConstantOp::OfAll(constant)) if constant.value == identity(combiner, dtype));
+        let mut source = cotangent;
+        if !is_neutral {
+            let shape = builder.shape(result);
+            let initial = builder.broadcast_scalar(initial, &shape)?;
+            let is_initial = builder.compare(stays, initial, result)?;
+            let none = builder.broadcast_scalar(zero, &shape)?;
+            source = builder.select(is_initial, none, source)?;
+        }
+        let mut select = GraphBuilder::new("select");
+        let [a, b] = [(); 2].map(|()| select.input("", TensorType::scalar(dtype), Role::Activation));
+        let kept = select.compare(stays, a, b)?;
+        let op = SelectAndScatter {
+            window: self.window.clone(),
+            strides: self.strides.clone(),
+            padding: self.padding.clone(),
+            select: Box::new(select.finish(vec![kept])),
+            scatter: Reducer::Combiner(Combiner::Sum),
+        };
+        builder.push1(op, &[x, source, zero])
     }
 }
 
@@ -140,22 +186,33 @@ impl Operation for ReduceWindow {
         rule
     }
 
+    /// A step for each element of each window; one for each element where one pass computes cumulative results.
     fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
         let bytes: usize = operands.iter().chain(results).map(|ty| ty.bytes()).sum();
-        let window: f64 = self.window.iter().map(|&size| size as f64).product();
+        let window: f64 = match self.cumulative(&operands[0].shape) {
+            true => 1.0,
+            false => self.window.iter().map(|&size| size as f64).product(),
+        };
         let elements = results.iter().map(|ty| ty.element_count()).sum::<usize>();
         Cost { flops: elements as f64 * window, bytes: bytes as f64 }
     }
 
-    /// For sums: windows over the padded cotangent, with strides and gaps swapped. E120 otherwise.
+    /// For sums: windows over the padded cotangent, with strides and gaps swapped. For maxima and minima over
+    /// windows without gaps: the cotangent, scattered to the first such element of each window. E120 otherwise.
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
         let Reducer::Combiner(combiner) = self.reducer else {
             return Err(refused(NAME, "a general body"));
         };
         let mut gradients = vec![None; context.operands.len()];
         let Some(cotangent) = context.cotangents[0] else { return Ok(gradients) };
-        if combiner != Combiner::Sum {
-            return Err(refused(NAME, &format!("combination by {combiner}")));
+        let relation = match combiner {
+            Combiner::Sum => None,
+            Combiner::Max => Some(Direction::Ge),
+            Combiner::Min => Some(Direction::Le),
+            _ => return Err(refused(NAME, &format!("combination by {combiner}"))),
+        };
+        if relation.is_some() && self.base_dilation.iter().chain(&self.window_dilation).any(|&step| step > 1) {
+            return Err(refused(NAME, &format!("combination by {combiner} and gaps")));
         }
         if context.wanted[1] {
             return Err(refused(NAME, "a differentiated initial value"));
@@ -168,6 +225,10 @@ impl Operation for ReduceWindow {
         let result = builder.shape(cotangent);
         if ty.element_count() == 0 || result.contains(&0) {
             gradients[0] = Some(builder.full(&ty, 0.0)?);
+            return Ok(gradients);
+        }
+        if let Some(relation) = relation {
+            gradients[0] = Some(self.scattered(context, cotangent, relation)?);
             return Ok(gradients);
         }
         // Element i is at position i * base_dilation + low; result o covers positions o * stride +
@@ -344,6 +405,38 @@ mod tests {
         {
             check_gradient(op, vec![random(2, &shape), start.clone()], &[true, false]);
         }
+    }
+
+    #[test]
+    fn gradients_of_extrema_match_finite_differences() {
+        let pooling = |combiner| ReduceWindow {
+            strides: vec![2, 1],
+            padding: vec![(1, 1), (0, 1)],
+            ..plain(&[3, 2], combiner)
+        };
+        // With the second initial value some windows have no element beyond it, and padding holds it.
+        for (combiner, initial) in [
+            (Combiner::Max, f64::NEG_INFINITY),
+            (Combiner::Max, 0.4),
+            (Combiner::Min, f64::INFINITY),
+            (Combiner::Min, -0.4),
+        ] {
+            let start = Literal::scalar(DType::F64, initial);
+            check_gradient(pooling(combiner), vec![random(2, &[6, 5]), start], &[true, false]);
+        }
+    }
+
+    #[test]
+    fn cumulative_sums_cost_one_step_for_each_element() {
+        let (ty, scalar) = (TensorType::new(DType::F32, [3, 1000]), TensorType::scalar(DType::F32));
+        let flops = |op: ReduceWindow| op.cost(&[&ty, &scalar], &[&ty]).flops;
+        assert_eq!(flops(cumulative(1000)), 3000.0);
+        let backwards = ReduceWindow { padding: vec![(0, 0), (0, 999)], ..cumulative(1000) };
+        assert_eq!(flops(backwards), 3000.0);
+        let two_wide = ReduceWindow { padding: vec![(0, 1), (0, 999)], ..plain(&[2, 1000], Combiner::Sum) };
+        assert_eq!(flops(two_wide), 3000.0 * 2000.0);
+        let short = ReduceWindow { padding: vec![(0, 0), (998, 0)], ..plain(&[1, 999], Combiner::Sum) };
+        assert_eq!(flops(short), 3000.0 * 999.0);
     }
 
     #[test]

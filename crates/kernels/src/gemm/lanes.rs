@@ -21,6 +21,8 @@ pub(crate) trait Lanes: Copy {
     type Element: Copy;
     /// Zero.
     const ZERO: Self::Element;
+    /// One.
+    const ONE: Self::Element;
     /// The number of lanes, at most 16.
     const COUNT: usize;
     /// Rows of the register tile, at most 6.
@@ -52,6 +54,7 @@ macro_rules! plain_lanes {
         impl Lanes for [$element; $count] {
             type Element = $element;
             const ZERO: $element = 0.0;
+            const ONE: $element = 1.0;
             const COUNT: usize = $count;
             const ROWS: usize = 4;
             const VECTORS: usize = 3;

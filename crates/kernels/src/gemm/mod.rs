@@ -44,49 +44,36 @@ const WAY_BYTES: usize = 4096;
 /// A matmul of at most so many rows reads `rhs` in place if its layout allows it.
 const IN_PLACE_ROWS: usize = 128;
 
-/// A float type with lanes on every machine.
-pub(crate) trait Factor: Copy + 'static {
-    /// [`product`] at one level, which the machine must have.
+/// Work that is written for the lanes of any level.
+pub(crate) trait Work<C> {
+    /// Does the work with these lanes.
     ///
     /// # Safety
-    /// The same as for [`product`].
-    unsafe fn product_at<'a>(
-        level: Level,
-        sizes: [usize; 3],
-        scale: Self,
-        lhs: Operand<'a, Self>,
-        rhs: Operand<'a, Self>,
-        out: MatrixMut<Self>,
-        accumulate: bool,
-        part: Part<'_>,
-    );
+    /// The contract of the work; and the machine has the instructions of the lanes.
+    unsafe fn run<V: Lanes<Element = C>>(self);
+}
+
+/// A float type with lanes on every machine.
+pub(crate) trait Factor: Copy + 'static {
+    /// Work with the lanes of one level, which the machine must have.
+    ///
+    /// # Safety
+    /// The contract of the work.
+    unsafe fn at_level(level: Level, work: impl Work<Self>);
 }
 
 macro_rules! factor {
     ($type:ty, $plain:ty, $avx2:ident, $avx512:ident) => {
         impl Factor for $type {
-            unsafe fn product_at<'a>(
-                level: Level,
-                sizes: [usize; 3],
-                scale: Self,
-                lhs: Operand<'a, Self>,
-                rhs: Operand<'a, Self>,
-                out: MatrixMut<Self>,
-                accumulate: bool,
-                part: Part<'_>,
-            ) {
+            unsafe fn at_level(level: Level, work: impl Work<Self>) {
                 // SAFETY: the caller upholds the contract.
                 unsafe {
                     match level {
                         #[cfg(target_arch = "x86_64")]
-                        Level::Avx512 => blocks::<crate::native::lanes::$avx512>(
-                            sizes, scale, lhs, rhs, out, accumulate, part,
-                        ),
+                        Level::Avx512 => work.run::<crate::native::lanes::$avx512>(),
                         #[cfg(target_arch = "x86_64")]
-                        Level::Avx2 => blocks::<crate::native::lanes::$avx2>(
-                            sizes, scale, lhs, rhs, out, accumulate, part,
-                        ),
-                        Level::Portable => blocks::<$plain>(sizes, scale, lhs, rhs, out, accumulate, part),
+                        Level::Avx2 => work.run::<crate::native::lanes::$avx2>(),
+                        Level::Portable => work.run::<$plain>(),
                     }
                 }
             }
@@ -111,8 +98,22 @@ pub(crate) unsafe fn product<'a, C: Factor>(
     accumulate: bool,
     part: Part<'_>,
 ) {
+    let (lhs, rhs) = (lhs.into(), rhs.into());
     // SAFETY: the caller upholds the contract; options exist only for what the machine has.
-    unsafe { C::product_at(options.level(), sizes, scale, lhs.into(), rhs.into(), out, accumulate, part) }
+    unsafe {
+        C::at_level(options.level(), Product { sizes, scale, lhs, rhs, out, accumulate, part });
+    }
+}
+
+/// The arguments of [`product`].
+struct Product<'a, C> {
+    sizes: [usize; 3],
+    scale: C,
+    lhs: Operand<'a, C>,
+    rhs: Operand<'a, C>,
+    out: MatrixMut<C>,
+    accumulate: bool,
+    part: Part<'a>,
 }
 
 /// [`product`] of complete `f32` matrices, on AMX if the options name it.
@@ -197,19 +198,19 @@ impl Band {
     }
 }
 
+impl<C: Copy> Work<C> for Product<'_, C> {
+    unsafe fn run<V: Lanes<Element = C>>(self) {
+        // SAFETY: the caller upholds the contract.
+        unsafe { blocks::<V>(self) }
+    }
+}
+
 /// [`product`] with the lanes of one level.
 ///
 /// # Safety
 /// The same as for [`product`], and the machine has the instructions.
-unsafe fn blocks<'a, V: Lanes>(
-    [mut m, k, mut n]: [usize; 3],
-    scale: V::Element,
-    mut lhs: Operand<'a, V::Element>,
-    mut rhs: Operand<'a, V::Element>,
-    mut out: MatrixMut<V::Element>,
-    accumulate: bool,
-    part: Part<'_>,
-) {
+unsafe fn blocks<V: Lanes>(product: Product<'_, V::Element>) {
+    let Product { sizes: [mut m, k, mut n], scale, mut lhs, mut rhs, mut out, accumulate, part } = product;
     if m == 0 || n == 0 {
         return;
     }

@@ -5,8 +5,10 @@
 //! through memory, and those of a window move along a spatial dimension, outside of which everything is zero.
 //! Packing reads each element from its place in memory, so the matrix is never stored.
 
+use super::RHS_BYTES;
 use super::lanes::Lanes;
-use super::pack;
+use super::pack::{self, LEAST_DEPTH};
+use super::tile::panels;
 use crate::matrix::Matrix;
 use crate::view::MAX_RANK;
 
@@ -26,11 +28,10 @@ pub(crate) struct Index {
     pub moves: Move,
 }
 
-/// A spatial dimension: element `i` is at position `i * gap`; all other positions hold zero.
+/// A spatial dimension: all positions that are not those of an element hold zero.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spatial {
     pub size: usize,
-    pub gap: usize,
     /// Elements of memory between neighbours.
     pub stride: isize,
     /// The position at which all indices are zero.
@@ -40,19 +41,14 @@ pub(crate) struct Spatial {
 }
 
 impl Spatial {
-    pub(crate) fn new(size: usize, gap: usize, stride: isize, origin: isize) -> Spatial {
-        Spatial { size, gap, stride, origin, settled: false }
+    pub(crate) fn new(size: usize, stride: isize, origin: isize) -> Spatial {
+        Spatial { size, stride, origin, settled: false }
     }
 
     /// The offset in memory of a position, if it has an element.
     #[inline(always)]
     fn offset(&self, position: isize) -> Option<isize> {
-        if self.gap == 1 {
-            return ((position as usize) < self.size).then(|| position * self.stride);
-        }
-        let found = position.checked_div_euclid(self.gap as isize)?;
-        let exists = found * self.gap as isize == position && (found as usize) < self.size;
-        exists.then(|| found * self.stride)
+        ((position as usize) < self.size).then(|| position * self.stride)
     }
 }
 
@@ -159,9 +155,9 @@ impl<C: Copy> Grid<C> {
         grid
     }
 
-    /// If no position of a spatial dimension is outside or in a gap, its indices become plain.
+    /// If no position of a spatial dimension is outside, its indices become plain.
     fn settle(&mut self, number: usize) {
-        let Spatial { size, gap, stride, origin, .. } = self.spatial[number];
+        let Spatial { size, stride, origin, .. } = self.spatial[number];
         let (mut low, mut high) = (origin, origin);
         for index in self.sides.iter().flat_map(|side| side.indices()) {
             if let Move::Along(own, step) = index.moves
@@ -171,7 +167,7 @@ impl<C: Copy> Grid<C> {
                 if reach < 0 { low += reach } else { high += reach }
             }
         }
-        if gap != 1 || low < 0 || high >= size as isize {
+        if low < 0 || high >= size as isize {
             return;
         }
         for side in &mut self.sides {
@@ -184,7 +180,7 @@ impl<C: Copy> Grid<C> {
             }
         }
         self.pointer = self.pointer.wrapping_offset(origin * stride);
-        self.spatial[number] = Spatial { settled: true, ..Spatial::new(1, 1, 0, 0) };
+        self.spatial[number] = Spatial { settled: true, ..Spatial::new(1, 0, 0) };
     }
 
     /// The same elements as a matrix, if it has constant strides.
@@ -360,9 +356,9 @@ impl<C: Copy> Grid<C> {
                 Move::By(step) => return copy_run::<V>(from, step, to, count),
                 Move::Along(number, step) => (number, step),
             };
-            let Spatial { size, gap, stride, .. } = self.spatial[number];
+            let Spatial { size, stride, .. } = self.spatial[number];
             let position = fixed.positions[number] + cursor.positions[number];
-            if gap == 1 && step > 0 {
+            if step > 0 {
                 let first = steps_below(position, step, 0, count);
                 let end = steps_below(position, step, size as isize, count).max(first);
                 clear_run::<V>(to, first);
@@ -371,14 +367,9 @@ impl<C: Copy> Grid<C> {
                 clear_run::<V>(to.add(end), count - end);
                 return;
             }
-            clear_run::<V>(to, count);
-            let found = |i: usize| self.spatial[number].offset(position + i as isize * step);
-            // Elements are as many steps apart as the gap has that no step divides.
-            let Some(first) = (0..count).find(|&i| found(i).is_some()) else { return };
-            let period = (1..=gap).find(|&t| (t * step.unsigned_abs()).is_multiple_of(gap)).unwrap_or(1);
-            for i in (first..count).step_by(period) {
-                let Some(found) = found(i) else { break };
-                to.add(i).write(from.offset(found).read());
+            for i in 0..count {
+                let found = self.spatial[number].offset(position + i as isize * step);
+                to.add(i).write(found.map_or(V::ZERO, |found| from.offset(found).read()));
             }
         }
     }
@@ -437,6 +428,65 @@ impl<C: Copy> Grid<C> {
     }
 }
 
+/// Elements of the lines that are copied before they are divided among panels: at least one line of a block of
+/// `rhs`.
+const LINES: usize = RHS_BYTES / size_of::<f32>() / LEAST_DEPTH + 16;
+
+impl<C: Copy> Grid<C> {
+    /// Packs a rectangle from a row and a column on, panel by panel. Lines across it are copied whole, because
+    /// each run of a line has a fixed cost.
+    ///
+    /// # Safety
+    /// The same as for [`pack::Pack`].
+    #[inline(always)]
+    unsafe fn pack<V: Lanes<Element = C>>(
+        &self,
+        at: [usize; 2],
+        turned: bool,
+        [rows, columns]: [usize; 2],
+        to: *mut C,
+    ) {
+        let (down, across) = if turned { (1, 0) } else { (0, 1) };
+        if self.along != across {
+            for (first, columns) in panels::<V>(columns) {
+                let (at, to) = (moved(at, across, first), to.wrapping_add(first * rows));
+                // SAFETY: the caller upholds the contract.
+                unsafe {
+                    self.copy::<V>(at, turned, [rows, columns], to, columns.next_multiple_of(V::COUNT))
+                };
+            }
+            return;
+        }
+        let mut lines = std::mem::MaybeUninit::<[C; LINES]>::uninit();
+        let lines: *mut C = lines.as_mut_ptr().cast();
+        let width = columns.next_multiple_of(V::COUNT);
+        let together = LINES / width;
+        for row in (0..rows).step_by(together) {
+            let some = together.min(rows - row);
+            // SAFETY: the lines fit, and the caller upholds the contract.
+            unsafe {
+                self.copy::<V>(moved(at, down, row), turned, [some, columns], lines, width);
+                for (first, columns) in panels::<V>(columns) {
+                    let columns = columns.next_multiple_of(V::COUNT);
+                    for line in 0..some {
+                        let from = lines.add(line * width + first);
+                        let to = to.add(first * rows + (row + line) * columns);
+                        for j in (0..columns).step_by(V::COUNT) {
+                            V::load(from.add(j)).store(to.add(j));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A place, moved along one side.
+fn moved(mut at: [usize; 2], side: usize, count: usize) -> [usize; 2] {
+    at[side] += count;
+    at
+}
+
 /// The most elements of a line that are transposed at once, and those from line to line.
 const LENGTH: usize = 128;
 const PITCH: usize = LENGTH + 16;
@@ -491,6 +541,28 @@ impl<C: Copy> Operand<'_, C> {
                 at[down] += row;
                 at[across] += column;
                 Operand::Grid { grid, at, turned }
+            }
+        }
+    }
+
+    /// Packs rows and columns panel by panel. In a panel, rows follow each other, padded with zeros to whole
+    /// vectors.
+    ///
+    /// # Safety
+    /// The same as for [`pack::Pack`].
+    #[inline(always)]
+    pub(super) unsafe fn pack<V: Lanes<Element = C>>(self, sizes: [usize; 2], to: *mut C) {
+        // SAFETY: the caller upholds the contract.
+        unsafe {
+            match self {
+                Operand::Matrix(matrix) => {
+                    for (first, columns) in panels::<V>(sizes[1]) {
+                        let (from, to) = (matrix.columns_after(first), to.wrapping_add(first * sizes[0]));
+                        let width = columns.next_multiple_of(V::COUNT);
+                        pack::copy::<V>(from, [sizes[0], columns], to, width);
+                    }
+                }
+                Operand::Grid { grid, at, turned } => grid.pack::<V>(at, turned, sizes, to),
             }
         }
     }

@@ -5,15 +5,17 @@ use std::cell::RefCell;
 
 use super::lanes::{Job, Lanes};
 use super::operand::Operand;
-use super::tile::panels;
 use crate::matrix::Matrix;
 
 /// Maximum number of rows of a block of `rhs`, which is the longest sum that is accumulated at once.
 pub(crate) const DEPTH: usize = 384;
 
+/// Minimum number of rows that a block of `rhs` has room for.
+pub(super) const LEAST_DEPTH: usize = 32;
+
 /// The length of the blocks that a sum over `k` is split into: a function of `k` alone.
 pub(crate) fn depth_block(k: usize) -> usize {
-    k.div_ceil(k.div_ceil(DEPTH).max(1)).next_multiple_of(32).max(32)
+    k.div_ceil(k.div_ceil(DEPTH).max(1)).next_multiple_of(LEAST_DEPTH).max(LEAST_DEPTH)
 }
 
 #[derive(Clone, Copy)]
@@ -50,11 +52,8 @@ pub(crate) struct Pack<'a, V: Lanes> {
 impl<V: Lanes> Job for Pack<'_, V> {
     #[inline(always)]
     unsafe fn run(self) {
-        for (first, columns) in panels::<V>(self.columns) {
-            let (from, to) = (self.from.after(0, first), self.to.wrapping_add(first * self.depth));
-            // SAFETY: all places read are inside `from`, and all places written inside the panel.
-            unsafe { from.copy::<V>([self.depth, columns], to, columns.next_multiple_of(V::COUNT)) };
-        }
+        // SAFETY: all places read are inside `from`, and all places written inside the panels.
+        unsafe { self.from.pack::<V>([self.depth, self.columns], self.to) };
     }
 }
 
@@ -130,7 +129,7 @@ unsafe fn rows<V: Lanes>(
 /// # Safety
 /// The same as for [`square`].
 #[inline(always)]
-pub(super) unsafe fn transposed<V: Lanes>(
+pub(crate) unsafe fn transposed<V: Lanes>(
     from: Matrix<V::Element>,
     [rows, columns]: [usize; 2],
     to: *mut V::Element,

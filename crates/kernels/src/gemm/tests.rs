@@ -163,16 +163,9 @@ fn check<C: Float>(
         let mut found = Held { elements: out.elements.clone(), ..out };
         // SAFETY: the matrices have these sizes and are apart; the machine has the level.
         unsafe {
-            C::product_at(
-                level,
-                [m, k, n],
-                scale,
-                lhs.matrix().into(),
-                rhs.matrix().into(),
-                found.matrix_mut(),
-                accumulate,
-                Part::WHOLE,
-            );
+            let (lhs, rhs, out) = (lhs.matrix().into(), rhs.matrix().into(), found.matrix_mut());
+            let part = Part::WHOLE;
+            C::at_level(level, Product { sizes: [m, k, n], scale, lhs, rhs, out, accumulate, part });
         }
         for (at, (found, expected)) in found.elements.iter().zip(&expected).enumerate() {
             assert!(
@@ -354,20 +347,11 @@ fn a_band_leaves_out_what_is_hidden_and_has_the_bits_of_the_rest() {
         }
         let product = |level, lhs: &Held<f32>, band| {
             let mut found = Held { elements: out.elements.clone(), ..out };
-            let (part, into) = (Part { band, ahead: &[] }, found.matrix_mut());
+            let (part, out) = (Part { band, ahead: &[] }, found.matrix_mut());
+            let (lhs, rhs) = (lhs.matrix().into(), rhs.matrix().into());
+            let work = Product { sizes: [m, k, n], scale: 0.5, lhs, rhs, out, accumulate, part };
             // SAFETY: the matrices have these sizes and are apart; the machine has the level.
-            unsafe {
-                f32::product_at(
-                    level,
-                    [m, k, n],
-                    0.5,
-                    lhs.matrix().into(),
-                    rhs.matrix().into(),
-                    into,
-                    accumulate,
-                    part,
-                );
-            }
+            unsafe { f32::at_level(level, work) };
             found
         };
         let expected = product(Level::Portable, &lhs, Band::Full);

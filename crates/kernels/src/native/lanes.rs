@@ -16,6 +16,7 @@ macro_rules! lanes {
         impl Lanes for $vector {
             type Element = $element;
             const ZERO: $element = 0.0;
+            const ONE: $element = 1.0;
             const COUNT: usize = $count;
             const ROWS: usize = $rows;
             const VECTORS: usize = $vectors;

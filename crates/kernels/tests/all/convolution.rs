@@ -49,10 +49,14 @@ fn expected(
     y
 }
 
-fn convolutions(seed: u64) {
+/// Convolutions of a few groups, or depthwise ones of many.
+fn convolutions(seed: u64, is_depthwise: bool) {
     let mut draw = Draw(seed);
     let dtype = draw.pick(&[DType::F32, DType::F32, DType::F64]);
-    let (groups, inputs, outputs) = (1 + draw.below(3), 1 + draw.below(40), 1 + draw.below(20));
+    let (groups, inputs, outputs) = match is_depthwise {
+        true => (2 + draw.below(36), 1 + draw.below(3), 1),
+        false => (1 + draw.below(3), 1 + draw.below(40), 1 + draw.below(20)),
+    };
     let ws = [groups * outputs, inputs, 1 + draw.below(4), 1 + draw.below(4)];
     let xs = [1 + draw.below(3), groups * inputs, 1 + draw.below(12), 1 + draw.below(40)];
     let mut ys = [xs[0], ws[0], 0, 0];
@@ -84,7 +88,9 @@ fn convolutions(seed: u64) {
     let mut first: Option<Vec<f64>> = None;
     for options in KernelOptions::levels() {
         let mut out = Tensor::scattered(&mut draw, dtype, &ys);
-        convolution(options, &op, &x.view(), &w.view(), &mut out.view_mut(), &mut []);
+        let bytes = convolution_workspace_bytes(&op, [(dtype, &xs), (dtype, &ws), (dtype, &ys)]);
+        let mut workspace = vec![0; bytes];
+        convolution(options, &op, &x.view(), &w.view(), &mut out.view_mut(), &mut workspace);
         let found = out.values();
         for (found, want) in found.iter().zip(&want) {
             let tolerance = if dtype == DType::F32 { 1e-4 } else { 1e-12 };
@@ -95,11 +101,28 @@ fn convolutions(seed: u64) {
         }
         assert_eq!(first.get_or_insert(found.clone()), &found, "{seed}, {options:?}");
     }
+    // One group alone gives the same bits.
+    let group = draw.below(groups);
+    let x = x.view().slice(1, group * inputs, (group + 1) * inputs, 1);
+    let w = w.view().slice(0, group * outputs, (group + 1) * outputs, 1);
+    let shape = [ys[0], outputs, ys[2], ys[3]];
+    let mut out = Tensor::scattered(&mut draw, dtype, &shape);
+    let mut workspace = vec![0; 1 << 20];
+    convolution(KernelOptions::native(), &op, &x, &w, &mut out.view_mut(), &mut workspace);
+    let whole = first.expect("a level");
+    let size = outputs * ys[2] * ys[3];
+    let own = (0..ys[0]).flat_map(|n| whole[(n * groups + group) * size..][..size].iter().copied());
+    assert_eq!(out.values(), own.collect::<Vec<_>>(), "{seed}, group {group} of {groups}");
 }
 
 proptest! {
     #[test]
     fn convolutions_match_loops_at_every_level(seed in any::<u64>()) {
-        convolutions(seed);
+        convolutions(seed, false);
+    }
+
+    #[test]
+    fn depthwise_convolutions_match_loops_at_every_level(seed in any::<u64>()) {
+        convolutions(seed, true);
     }
 }

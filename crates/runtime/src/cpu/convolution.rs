@@ -10,10 +10,6 @@ fn dims(side: &ConvolutionSide) -> ConvolutionDims {
     ConvolutionDims { batch: side.batch, feature: side.feature, spatial: side.spatial.clone() }
 }
 
-fn elements(value: &Value) -> usize {
-    value.shape().iter().product()
-}
-
 /// The convolution of a share of its operands, whose shapes say how many groups it has.
 pub(super) fn compile(
     op: &ops::Convolution,
@@ -35,12 +31,14 @@ pub(super) fn compile(
         windows: op.windows.iter().map(window).collect(),
         groups_of_batch: op.batch_groups > 1,
     };
-    let typed = |value: &Value| (value.dtype(), elements(value));
-    let workspace_bytes = kernels::convolution_workspace_bytes([
-        typed(&operands[0]),
-        typed(&operands[1]),
-        (out.dtype, out.element_count()),
-    ]);
+    let workspace_bytes = kernels::convolution_workspace_bytes(
+        &numbers,
+        [
+            (operands[0].dtype(), operands[0].shape()),
+            (operands[1].dtype(), operands[1].shape()),
+            (out.dtype, &out.shape),
+        ],
+    );
     Some(Kernel::new(workspace_bytes, move |memory, workspace| {
         let (input, kernel) = (operands[0].view(memory), operands[1].view(memory));
         let workspace = memory.bytes_mut(workspace);

@@ -224,7 +224,9 @@ impl Operation for Convolution {
         let bytes: usize = operands.iter().chain(results).map(|ty| ty.bytes()).sum();
         let kernel = operands[1];
         let products = kernel.element_count() / kernel.shape[self.kernel.batch].max(1);
-        Cost { flops: 2.0 * (results[0].element_count() * products) as f64, bytes: bytes as f64 }
+        // Entries that meet gaps of the input are left out.
+        let gaps: f64 = self.windows.iter().map(|window| window.input_dilation as f64).product();
+        Cost { flops: 2.0 * (results[0].element_count() * products) as f64 / gaps, bytes: bytes as f64 }
     }
 
     /// Both are convolutions: of the cotangent with the reversed kernel, where strides become gaps of

@@ -109,6 +109,66 @@ fn at_level(op: &Op, operands: &[Literal], options: KernelOptions, parts: usize)
     outputs.iter().map(|place| memory.bytes(place.span()).to_vec()).collect()
 }
 
+/// Sizes that fill several blocks of the matmul, and several tiles of a depthwise convolution.
+#[test]
+fn every_level_and_number_of_parts_gives_the_same_bits() {
+    let window =
+        |stride, padding| ConvolutionWindow { stride, padding: (padding, padding), ..Default::default() };
+    let first = ConvolutionSide { batch: 0, feature: 1, spatial: vec![2, 3] };
+    let last = ConvolutionSide { batch: 0, feature: 3, spatial: vec![1, 2] };
+    let kernel_last = ConvolutionSide { batch: 3, feature: 2, spatial: vec![0, 1] };
+    let case = |side: &ConvolutionSide, kernel: &ConvolutionSide, stride, groups| Convolution {
+        input: side.clone(),
+        kernel: kernel.clone(),
+        output: side.clone(),
+        windows: vec![window(stride, 1), window(stride, 2)],
+        feature_groups: groups,
+        batch_groups: 1,
+        dtype: DType::F32,
+    };
+    let mut random = Random(7);
+    for (op, x, w) in [
+        (case(&first, &first, 1, 1), [2, 48, 13, 17], [37, 48, 3, 3]),
+        (case(&last, &kernel_last, 2, 1), [3, 14, 9, 45], [3, 3, 45, 70]),
+        (case(&first, &first, 2, 21), [2, 21, 9, 19], [21, 1, 3, 3]),
+        (case(&last, &kernel_last, 1, 33), [2, 9, 7, 33], [3, 3, 1, 33]),
+        (case(&first, &first, 1, 5), [1, 5, 90, 90], [5, 1, 3, 3]),
+    ] {
+        let types = [f32s(&x), f32s(&w)];
+        let mut b = GraphBuilder::new("gradients");
+        let operands: Vec<ValueId> =
+            types.iter().map(|ty| b.input("", ty.clone(), Role::Activation)).collect();
+        let y = b.push1(op.clone(), &operands).unwrap();
+        let graph = b.finish(vec![y]);
+        let result = graph.ty(y).clone();
+        // The op and both of its gradients.
+        let gradient = partita_ir::autodiff::vjp(&graph, &[0], &[0, 1]).unwrap();
+        let inputs = [random.literal(&types[0]), random.literal(&types[1]), random.literal(&result)];
+        let mut ops: Vec<(Op, Vec<Literal>)> = vec![(op.into(), inputs[..2].to_vec())];
+        for node in &gradient.nodes {
+            if let Op::Convolution(_) = &node.op {
+                let operands = node.operands.iter().map(|&v| random.literal(gradient.ty(v))).collect();
+                ops.push((node.op.clone(), operands));
+            }
+        }
+        assert_eq!(ops.len(), 3);
+        for (op, operands) in ops {
+            let expected = at_level(&op, &operands, KernelOptions::portable(), 1);
+            for options in KernelOptions::levels() {
+                for parts in [1, 2, 3, 7] {
+                    assert!(
+                        at_level(&op, &operands, options, parts) == expected,
+                        "{op:?} {options:?} {parts}"
+                    );
+                }
+            }
+            // Sums of whole numbers are exact.
+            let whole = |x: &Literal| Literal::from_f64(&x.ty, x.to_f64().into_iter().map(f64::round));
+            check_single(op, &operands.iter().map(whole).collect::<Vec<_>>(), false);
+        }
+    }
+}
+
 const NUMBERS: [DType; 8] =
     [DType::F32, DType::F64, DType::BF16, DType::F16, DType::I32, DType::I8, DType::U64, DType::Bool];
 
