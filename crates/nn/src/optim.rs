@@ -353,16 +353,16 @@ impl Optimizer {
         decay: bool,
     ) -> Result<Vec<Literal>> {
         let mut b = GraphBuilder::new("update");
-        let mut inputs = Vec::new();
-        for (number, literal) in before.iter().chain([gradient]).enumerate() {
-            inputs.push(b.input(&format!("tensor{number}"), literal.ty.clone(), Role::Input));
+        let parameter = b.input(name, before[0].ty.clone(), Role::Param);
+        let mut others = Vec::new();
+        for (number, literal) in before[1..].iter().chain([gradient]).enumerate() {
+            others.push(b.input(&format!("tensor{number}"), literal.ty.clone(), Role::Input));
         }
-        let gradient_value = inputs.pop().expect("the gradient is the last input");
+        let gradient_value = others.pop().expect("the gradient is the last input");
         let rate = b.scalar(DType::F64, rate);
         let step = b.constant(Literal::new([], vec![1i64]));
         let shared = self.shared(&mut b, rate, step)?;
-        let (new, states) =
-            self.update(&mut b, &shared, name, inputs[0], gradient_value, &inputs[1..], decay)?;
+        let (new, states) = self.update(&mut b, &shared, parameter, gradient_value, &others, decay)?;
         let outputs = [new].into_iter().chain(states).enumerate();
         let graph = b.finish_named(outputs.map(|(number, value)| (number.to_string(), value)).collect());
         let mut fed = before.to_vec();
@@ -426,18 +426,16 @@ impl Optimizer {
 
     /// The new parameter and states from the old ones and the gradient; states, and the arithmetic, are in the
     /// accumulation type. `decay` tells whether weight decay applies.
-    #[allow(clippy::too_many_arguments)]
     pub(crate) fn update(
         &self,
         b: &mut GraphBuilder,
         shared: &Shared,
-        name: &str,
         parameter: ValueId,
         gradient: ValueId,
         states: &[ValueId],
         decay: bool,
     ) -> Result<(ValueId, Vec<ValueId>)> {
-        let ty = b.ty(parameter).clone();
+        let (ty, name) = (b.ty(parameter).clone(), b.graph().value(parameter).name.clone());
         let wide = accumulation_dtype(ty.dtype);
         let (p, g) = (b.convert(parameter, wide)?, b.convert(gradient, wide)?);
         let subject = Subject { p, g, states, decay };
@@ -448,7 +446,7 @@ impl Optimizer {
             Optimizer::Lamb { beta1, beta2, epsilon, weight_decay } => {
                 lamb::update(b, shared, &subject, [beta1, beta2], epsilon, weight_decay)?
             }
-            Optimizer::Muon { momentum, nesterov, match_rms, .. } if muon::is_hidden_matrix(name, &ty) => {
+            Optimizer::Muon { momentum, nesterov, match_rms, .. } if muon::is_hidden_matrix(&name, &ty) => {
                 muon::update(b, shared, &subject, momentum, nesterov, match_rms)?
             }
             Optimizer::Adam8bit { beta1, beta2, epsilon, .. } if ty.rank() >= 2 => {

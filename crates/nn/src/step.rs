@@ -191,15 +191,8 @@ pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
             gradient = b.multiply(gradient, factor)?;
         }
         let decay = options.decay_1d || b.ty(parameter).rank() >= 2;
-        let (parameter, updated) = options.optimizer.update(
-            &mut b,
-            &shared,
-            &names[index],
-            parameter,
-            gradient,
-            &states[index],
-            decay,
-        )?;
+        let (parameter, updated) =
+            options.optimizer.update(&mut b, &shared, parameter, gradient, &states[index], decay)?;
         new_params.push(parameter);
         new_states.push(updated);
     }

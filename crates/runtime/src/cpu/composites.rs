@@ -141,7 +141,7 @@ fn kind(composite: &Composite) -> Option<Kind> {
             dot::adds_at_once(product(composite)?, operands.get(1)?, result).then_some(Kind::ProductAdded)
         }
         ("grouped_matmul", _) => {
-            let typed = own.iter().chain(&results.to_vec()).all(|ty| ty.dtype == first.dtype) && rows;
+            let typed = own.iter().chain(&results).all(|ty| ty.dtype == first.dtype) && rows;
             match is_gradient {
                 _ if !typed => None,
                 false => Some(Kind::Grouped),
