@@ -1,7 +1,7 @@
 """The documents of the repository as pages of a site: a hook of MkDocs, named in mkdocs.yml.
 
-A page has the path of its document, so links between documents are those of the repository. A link to what is no
-document, such as a source file, becomes its text.
+A page has the path of its document, so links between documents are those of the repository, and so are pictures. A link to
+what is neither, such as a source file, becomes its text.
 """
 
 import posixpath
@@ -20,12 +20,19 @@ def documents():
     return sorted(path.relative_to(ROOT).as_posix() for path in found)
 
 
+def pictures():
+    """The paths of the pictures beside documents and in their folders of images."""
+    places = [f"{folder}/*.{end}".lstrip("/") for folder in [*FOLDERS, "docs/images"] for end in ("png", "svg")]
+    found = (path for place in places for path in ROOT.glob(place))
+    return sorted(path.relative_to(ROOT).as_posix() for path in found)
+
+
 def on_files(files, config):
     for file in list(files):
         # Those of the theme stay.
         if not file.src_uri.startswith(("css/", "js/", "img/", "search/")):
             files.remove(file)
-    for path in documents():
+    for path in [*documents(), *pictures()]:
         files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
     return files
 

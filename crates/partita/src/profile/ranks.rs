@@ -161,7 +161,13 @@ fn merged(all: &[Told], zero_ns: u64) -> Vec<RecordedStep> {
             }
             whole
         };
-    (0..count).map(merge).collect()
+    let mut steps: Vec<RecordedStep> = (0..count).map(merge).collect();
+    // A step of all ends where the first process begins the next one: steps of the timeline never overlap.
+    let begins: Vec<u64> = steps.iter().skip(1).map(|step| step.begin_ns).collect();
+    for (step, next_ns) in steps.iter_mut().zip(begins) {
+        step.end_ns = step.end_ns.min(next_ns);
+    }
+    steps
 }
 
 #[cfg(test)]
@@ -170,23 +176,25 @@ mod tests {
 
     #[test]
     fn steps_of_two_processes_are_put_on_one_clock() {
+        let step = |step: u64, begin: u64| ToldStep {
+            step,
+            begin_ns: begin,
+            end_ns: begin + 50,
+            events: vec![(0, 7, begin + 10, begin + 20, 64)],
+        };
         let told = |process: u32, zero_ns: u64, begin: u64| Told {
             host: "a".to_string(),
             process,
             threads: 1,
             zero_ns,
-            steps: vec![ToldStep {
-                step: 4,
-                begin_ns: begin,
-                end_ns: begin + 50,
-                events: vec![(0, 7, begin + 10, begin + 20, 64)],
-            }],
+            steps: vec![step(4, begin), step(5, begin + 52)],
         };
         // The second process began to count 1000 ns later, and its step began 5 ns later.
         let steps = merged(&[told(1, 5000, 1200), told(2, 6000, 205)], 5000);
-        let [step] = &steps[..] else { panic!("{steps:?}") };
-        assert_eq!((step.step, step.begin_ns, step.end_ns), (4, 1200, 1255));
-        let places: Vec<_> = step.events.iter().map(|event| (event.rank, event.begin_ns)).collect();
+        let spans: Vec<_> = steps.iter().map(|step| (step.step, step.begin_ns, step.end_ns)).collect();
+        // The second process is still in the first step when the first one begins the second.
+        assert_eq!(spans, [(4, 1200, 1252), (5, 1252, 1307)]);
+        let places: Vec<_> = steps[0].events.iter().map(|event| (event.rank, event.begin_ns)).collect();
         assert_eq!(places, [(0, 1210), (1, 1215)]);
     }
 }
