@@ -1,7 +1,7 @@
 """Training throughput of BERT and GPT-2 as Hugging Face writes them: PyTorch, torch.compile, and Partita without a schedule
 and with one.
 
-    python python/examples/throughput.py [tiny small] [--rounds 5]
+    python python/examples/throughput.py [tiny mini small] [--rounds 5]
 
 A step is a forward pass, a backward pass and an update with AdamW, on two threads. Arithmetic is that of the matmuls of
 both passes, as PyTorch counts it. The ways take turns; the fastest step of each counts. Needs PyTorch and transformers.
@@ -141,10 +141,11 @@ def row(name, size, rounds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("sizes", nargs="*", default=list(SIZES), help=f"of {', '.join(SIZES)}")
+    parser.add_argument("sizes", nargs="*", default=["tiny"], help=f"of {', '.join(SIZES)}; tiny by default")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(THREADS)
+    transformers.utils.logging.set_verbosity_error()
     print("GFLOP/s of a training step")
     print(f"{'model':<12}{'GFLOP':>8}{'eager':>9}{'compile':>9}{'unscheduled':>13}{'scheduled':>11}  on    to PyTorch's best")
     for name in MODELS:

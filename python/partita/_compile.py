@@ -78,7 +78,7 @@ class CompiledModule:
         return self._functions[name]
 
     def __getattr__(self, name: str) -> Function:
-        functions = self.__dict__.get("_functions", {})
+        functions: dict[str, Function] = self.__dict__.get("_functions", {})
         if name in functions:
             return functions[name]
         raise AttributeError(f"the module has no public function {name}; it has {', '.join(functions) or 'none'}")

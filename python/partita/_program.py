@@ -190,7 +190,8 @@ def lowered_text(model: Any, example_inputs: Any) -> str | None:
             raise TypeError("a jitted function is lowered for arguments: partita.load(function, (x, y))")
         arguments = example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
         model = model.lower(*arguments)
-    return model.as_text(debug_info=True)
+    text: str = model.as_text(debug_info=True)
+    return text
 
 
 def _named(prefix: str, types: Sequence[tuple[str, str, list[int]]]) -> dict[str, tuple[str, tuple[int, ...]]]:

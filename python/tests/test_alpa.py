@@ -391,6 +391,79 @@ def test_layers_of_stages_are_told():
         assert step.get_executable(params, x).result.forward_stage_layer_ids == expected
 
 
+def of_three_layers(grad, construct=lambda loss: loss):
+    """A step over two marks: three matrices, so three layers."""
+
+    def loss(params, x):
+        for number, w in enumerate(params):
+            x = jnp.tanh(x @ w)
+            if number < 2:
+                alpa.mark_pipeline_boundary()
+        return jnp.mean(x**2)
+
+    return lambda params, x: grad(construct(loss))(params, x)
+
+
+@pytest.mark.parametrize("layers, ops", [([[0], [1, 2]], (1, 2)), ([[0, 1], [2]], (2, 1))])
+def test_stages_are_those_that_a_person_writes(layers, ops):
+    params = [jax.random.normal(jax.random.PRNGKey(seed), (16, 16)) / 4 for seed in range(3)]
+    x = jax.random.normal(jax.random.PRNGKey(3), (12, 16))
+    option = alpa.ManualStageOption(layers, [(1, 1)] * 2, [(1, 1)] * 2, [{}] * 2)
+    method = alpa.PipeshardParallel(num_micro_batches=2, stage_option=option)
+    step = alpa.parallelize(of_three_layers(alpa.grad, alpa.manual_layer_construction), method=method)
+    assert_agree(step(params, x), of_three_layers(jax.grad)(params, x), 1e-5)
+    executable = step.get_last_executable()
+    assert str(executable.mesh) == "pp=2,dp=1" and executable.verify(params, x)
+    # Each matrix is multiplied once in a forward pass of a microbatch, in the stage that has it.
+    programs = [executable.program(rank) for rank in range(2)]
+    products = [sum("dot_general" in line and "forward" in line for line in text.splitlines()) for text in programs]
+    assert products[0] * ops[1] == products[1] * ops[0] > 0
+
+
+def test_stages_that_a_person_writes_may_share_layers():
+    alpa.init(cluster="local", num_devices_per_node=4)
+    params = [jax.random.normal(jax.random.PRNGKey(seed), (16, 16)) / 4 for seed in range(3)]
+    option = alpa.ManualStageOption([[0], [1, 2]], [(1, 2)] * 2, [(1, 2)] * 2, [{}] * 2)
+    method = alpa.PipeshardParallel(num_micro_batches=2, stage_option=option)
+    step = alpa.parallelize(of_three_layers(alpa.grad, alpa.manual_layer_construction), method=method)
+    x = jnp.ones((12, 16))
+    assert_agree(step(params, x), of_three_layers(jax.grad)(params, x), 1e-5)
+    executable = step.get_last_executable()
+    assert str(executable.mesh) == "pp=2,dp=1,tp=2"
+    assert executable.result.forward_stage_layer_ids == [[0], [1, 2]]
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (([[1], [0]], [(1, 1)] * 2, [(1, 1)] * 2, [{}] * 2), "0, 1, .. in order"),
+        (([[0], []], [(1, 1)] * 2, [(1, 1)] * 2, [{}] * 2), "at least one in each stage"),
+        (([[0], [1]], [(1, 1)], [(1, 1)] * 2, [{}] * 2), "there are 2 stages"),
+        (([[0], [1]], [(1, 1), (1, 2)], [(1, 1), (1, 2)], [{}] * 2), "the same mesh"),
+        (([[0], [1]], [(1, 0)] * 2, [(1, 1)] * 2, [{}] * 2), "two positive numbers"),
+        (([[0], [1]], [(1, 2)] * 2, [(1, 1)] * 2, [{}] * 2), "no logical mesh"),
+        (([[0], [1]], [(1, 1)] * 2, [(1, 1)] * 2, [{"a": 1}, {}]), "options of one stage"),
+        (([[0], [1]], [(2, 1)] * 2, [(1, 2)] * 2, [{}] * 2), "one node"),
+    ],
+)
+def test_stages_that_cannot_be_are_refused(arguments, text):
+    with pytest.raises((ValueError, PartitaError), match=text):
+        alpa.ManualStageOption(*arguments)
+
+
+def test_stages_of_other_layers_or_devices_are_refused():
+    params, x = [jnp.eye(16)] * 3, jnp.ones((12, 16))
+    option = alpa.ManualStageOption([[0], [1]], [(1, 1)] * 2, [(1, 1)] * 2, [{}] * 2)
+    for construct in (alpa.manual_layer_construction, alpa.automatic_layer_construction(layer_num=3)):
+        method = alpa.PipeshardParallel(num_micro_batches=2, stage_option=option)
+        step = alpa.parallelize(of_three_layers(alpa.grad, construct), method=method)
+        assert code_of(step, params, x)[0] == "E386"
+    with pytest.raises(PartitaError, match="more devices than there are"):
+        alpa.PipeshardParallel(stage_option=alpa.ManualStageOption([[0], [1]], [(1, 2)] * 2, [(2, 1)] * 2, [{}] * 2))
+    with pytest.raises(ValueError, match="says the mesh"):
+        alpa.PipeshardParallel(stage_option=option, mesh="pp=2")
+
+
 def test_the_planner_shards_layers_by_cost():
     # Large enough that sharing the work is faster than doing it on each rank.
     a, b, x = (jax.random.normal(jax.random.PRNGKey(seed), (256, 256)) / 16 for seed in range(3))

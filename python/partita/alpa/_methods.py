@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from partita._error import refuse
 from partita._partita import Mesh, Plan
 from partita._schedule import mesh_of, plan_of
 from partita.alpa._cluster import device_count
@@ -14,6 +15,7 @@ __all__ = [
     "AutoShardingOption",
     "AutoStageOption",
     "DataParallel",
+    "ManualStageOption",
     "Method",
     "PipeshardParallel",
     "ShardParallel",
@@ -53,7 +55,57 @@ class UniformStageOption:
         return "UniformStageOption()"
 
 
-_StageOption = AutoStageOption | UniformStageOption
+class ManualStageOption:
+    """Stages that a person writes: the numbers of the layers of each, such as ``[[0], [1, 2]]``, and its ranks. A physical
+    mesh is (nodes, devices), a logical one (ranks that shard the batch, ranks that shard layers): the same for all stages.
+
+    Raises ``ValueError`` for layers that are not 0, 1, .. in order, stages with other meshes, or options of one stage; E385
+    for several nodes.
+    """
+
+    def __init__(
+        self,
+        forward_stage_layer_ids: Sequence[Sequence[int]],
+        submesh_physical_shapes: Sequence[Sequence[int]],
+        submesh_logical_shapes: Sequence[Sequence[int]],
+        submesh_autosharding_option_dicts: Sequence[Mapping[str, Any]],
+    ) -> None:
+        self.forward_stage_layer_ids = [list(layers) for layers in forward_stage_layer_ids]
+        self.submesh_physical_shapes = [tuple(shape) for shape in submesh_physical_shapes]
+        self.submesh_logical_shapes = [tuple(shape) for shape in submesh_logical_shapes]
+        self.submesh_autosharding_option_dicts = [dict(options) for options in submesh_autosharding_option_dicts]
+        layers = [layer for stage in self.forward_stage_layer_ids for layer in stage]
+        if not layers or layers != list(range(len(layers))) or not all(self.forward_stage_layer_ids):
+            raise ValueError(f"layers 0, 1, .. in order, at least one in each stage; found {self.forward_stage_layer_ids}")
+        stages = len(self.forward_stage_layer_ids)
+        physical, logical = self.submesh_physical_shapes, self.submesh_logical_shapes
+        if {len(physical), len(logical), len(self.submesh_autosharding_option_dicts)} != {stages}:
+            raise ValueError(f"there are {stages} stages: expected as many meshes and options, found {self!r}")
+        if any(len(shape) != 2 or min(shape) < 1 for shape in (*physical, *logical)):
+            raise ValueError(f"a mesh is two positive numbers, found {physical} and {logical}")
+        if len({*physical}) > 1 or len({*logical}) > 1:
+            raise ValueError(f"all stages have the same mesh here, found {physical} and {logical}")
+        if any(self.submesh_autosharding_option_dicts):
+            raise ValueError("options of one stage are not there: give `default_auto_sharding_option=` or a plan")
+        nodes, devices = physical[0]
+        if nodes != 1:
+            raise refuse("E385", "partita.alpa runs on one node", expected="meshes (1, devices)", found=repr(physical[0]))
+        if logical[0][0] * logical[0][1] != devices:
+            raise ValueError(f"{devices} devices are no logical mesh {logical[0]}")
+
+    def mesh(self) -> Mesh:
+        """The stages and the ranks of each."""
+        dp, tp = self.submesh_logical_shapes[0]
+        return Mesh(f"pp={len(self.forward_stage_layer_ids)},dp={dp}" + (f",tp={tp}" if tp > 1 else ""))
+
+    def __repr__(self) -> str:
+        return (
+            f"ManualStageOption({self.forward_stage_layer_ids}, {self.submesh_physical_shapes}, "
+            f"{self.submesh_logical_shapes}, {self.submesh_autosharding_option_dicts})"
+        )
+
+
+_StageOption = AutoStageOption | UniformStageOption | ManualStageOption
 
 
 class Method:
@@ -63,6 +115,8 @@ class Method:
     is_pipelined = False
     pipeline_schedule = "1f1b"
     layer_option: ManualLayerOption | AutoLayerOption | None = None
+    stage_layers: list[list[int]] | None = None
+    """The layers of each stage, where a person has written them."""
 
     def __init__(
         self,
@@ -136,7 +190,8 @@ class PipeshardParallel(Method):
     are joined. Ranks that are left shard the batch of each stage: with 2 layers on 8 ranks the mesh is ``pp=2,dp=4``. With
     ``stage_mode="auto"`` each number of stages that divides the ranks is tried, with the ranks of a stage sharing batch and
     layers in each way, and the one with the least predicted time is taken; ``result`` of the executable says which.
-    ``stage_option`` is the newer name of ``stage_mode``: ``"auto"``, ``AutoStageOption()``, ``"uniform"``, ..
+    ``stage_option`` is the newer name of ``stage_mode``: ``"auto"``, ``AutoStageOption()``, ``"uniform"``, ..; with a
+    ``ManualStageOption`` the layers of each stage, and its ranks, are those that it says.
     ``pipeline_schedule`` names a timetable: ``1f1b``, ``gpipe``, ``zb-h1``, ..
 
     Raises ``ValueError`` for another mode.
@@ -161,17 +216,32 @@ class PipeshardParallel(Method):
             raise ValueError("stage_mode and stage_option say the same: give one of them")
         chosen = stage_mode if stage_option is None else stage_option
         is_auto = chosen == "auto" or isinstance(chosen, AutoStageOption)
-        if not is_auto and chosen not in (None, "uniform") and not isinstance(chosen, UniformStageOption):
+        manual = chosen if isinstance(chosen, ManualStageOption) else None
+        is_uniform = chosen in (None, "uniform") or isinstance(chosen, UniformStageOption)
+        if not is_auto and not is_uniform and manual is None:
             raise ValueError(
-                f'stages are "uniform" or "auto", `UniformStageOption()` or `AutoStageOption()`, found {chosen!r}; '
-                "marks with `manual_layer_construction` and `stage_mode=\"uniform\"` say where stages end"
+                'stages are "uniform" or "auto", `UniformStageOption()`, `AutoStageOption()` or a `ManualStageOption(..)`, '
+                f"found {chosen!r}"
             )
+        if manual is not None and mesh is not None:
+            raise ValueError("a ManualStageOption says the mesh: give one of them")
         sharding = default_auto_sharding_option
-        if is_auto and sharding is None:
+        splits_layers = manual is not None and manual.submesh_logical_shapes[0][1] > 1
+        if (is_auto or (splits_layers and plan is None)) and sharding is None:
             sharding = AutoShardingOption()
+        if manual is not None:
+            mesh, self.stage_layers = manual.mesh(), manual.forward_stage_layer_ids
+            count = devices or device_count()
+            if mesh.size > count:
+                raise refuse(
+                    "E385",
+                    "the stages have more devices than there are",
+                    expected=f"at most {count}",
+                    found=f"{mesh.size}, as {mesh}",
+                )
         super().__init__(devices, num_micro_batches, mesh=mesh, plan=plan, auto_sharding_option=sharding)
         self.pipeline_schedule, self.layer_option = pipeline_schedule, layer_option
-        self.stage_mode = "auto" if is_auto else "uniform"
+        self.stage_mode = "auto" if is_auto else "uniform" if manual is None else "manual"
 
     def _stages(self, count: int, layers: int) -> list[int]:
         possible = [stages for stages in range(1, min(count, layers) + 1) if count % stages == 0]

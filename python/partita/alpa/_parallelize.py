@@ -244,7 +244,10 @@ class Executable:
             tried = _partita.Step.tried(program, known, method.plan(), meshes)
             self.mesh, self.plan = tried[0][:2]
             stages = _axis(self.mesh, "pp")
-            layers = [[0]] if traced.layers == 1 else _partita.Step.layers_of_stages(program, known, traced.layers, stages)
+            layers = method.stage_layers
+            if layers is None:
+                one = traced.layers == 1
+                layers = [[0]] if one else _partita.Step.layers_of_stages(program, known, traced.layers, stages)
             self.result = Result(self.mesh, self.plan, layers, [Tried(*row) for row in tried])
             print(self.result)
         self._native = _partita.Step(program, known, self.plan, self.mesh)
@@ -346,6 +349,9 @@ class _Traced:
     are those of the function, then the loss and the gradients that crossed the border, if there is one.
     """
 
+    text: str
+    layers: int
+
     def __init__(
         self,
         fun: Callable[..., Any],
@@ -390,6 +396,25 @@ class _Traced:
         self.rows = min((self.types[place][0][0] for place in self.batched), default=1)
         self._lower(closed, method)
         self.layers = _layers(self.text)
+        if method.stage_layers is not None:
+            self._join(method.stage_layers)
+
+    def _join(self, stages: list[list[int]]) -> None:
+        """Makes one layer of the layers of each stage. E386 for another number of layers, or for layers that Partita cuts."""
+        found = sum(map(len, stages))
+        is_marked = re.search(r"\bpp_layers_\d", self.text) is None
+        if found != self.layers or not (is_marked or len(stages) == found):
+            raise refuse(
+                "E386",
+                "the stages that were written are not of these layers",
+                expected=f"{found} layers" + ("" if is_marked else ", each a stage of its own where layers are automatic"),
+                found=f"{self.layers} layers in {self.name}",
+                help="mark where layers end with `alpa.mark_pipeline_boundary()`",
+            )
+        if is_marked:
+            stage_of = [number for number, layers in enumerate(stages) for _ in layers]
+            self.text = re.sub(r"\bpp_stage_(\d+)", lambda layer: f"pp_stage_{stage_of[int(layer[1])]}", self.text)
+        self.layers = len(stages)
 
     def _carried(self, paths: list[Any], result_paths: list[Any], results: list[Any]) -> dict[int, int]:
         """The argument that each result replaces: arguments whose leaves all come back with their types."""
@@ -488,7 +513,8 @@ def _dtype_of(leaf: Any) -> np.dtype:
 
 
 def _type_of(leaf: Any) -> tuple[tuple[int, ...], np.dtype]:
-    if jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.extended):
+    dtype: Any = getattr(leaf, "dtype", None)
+    if jnp.issubdtype(dtype, jax.dtypes.extended):
         raise TypeError(f"typed keys cannot be passed: pass jax.random.key_data(key) ({leaf.dtype})")
     return tuple(np.shape(leaf)), _dtype_of(leaf)
 

@@ -91,22 +91,21 @@ class Parallel:
             yield parameter
 
     def running(self) -> AbstractContextManager[None]:
-        """What a loop of one's own runs in, both passes: ``with parallel.running(): f(parallel.module(x)).backward()``."""
+        """What a hand-written loop runs in, both passes: ``with parallel.running(): f(parallel.module(x)).backward()``."""
         return running(self._layouts)
 
     def local(self, tensor: torch.Tensor) -> torch.Tensor:
         """This rank's rows of a batch. E394 if the ranks, and the microbatches of each, do not divide them."""
         shards, place = 1, 0
         for axis in self._batch:
-            shards, place = shards * self.mesh[axis].size(), place * self.mesh[axis].size() + self.mesh.get_local_rank(
-                axis
-            )
+            size = self.mesh[axis].size()
+            shards, place = shards * size, place * size + self.mesh.get_local_rank(axis)
         rows = tensor.shape[0]
         if rows % (shards * self.microbatches) != 0:
             raise refuse(
                 "E394",
                 "the rows of a batch cannot be split evenly",
-                expected=f"a multiple of {shards * self.microbatches} rows: {shards} ranks, {self.microbatches} microbatches each",
+                expected=f"a multiple of {shards * self.microbatches} rows: {shards} ranks with {self.microbatches} microbatches",
                 found=f"{rows} rows",
             )
         return tensor[rows // shards * place : rows // shards * (place + 1)]
