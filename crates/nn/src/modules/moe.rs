@@ -172,8 +172,8 @@ impl MixtureOfExperts {
         Ok(Routes { gates, chosen, weights })
     }
 
-    /// The balance loss of each row, as Switch Transformer defines it: `experts * sum of f P`, where f is an expert's share of
-    /// the choices and P its mean gate; its mean over rows. The next biases, if the router has any.
+    /// The balance loss of each row, as Switch Transformer defines it: `experts * sum of f P`, where f is an expert's
+    /// share of the choices and P its mean gate; its mean over rows. The next biases, if the router has any.
     fn balanced(&self, cx: &mut Context, routes: &Routes) -> Result<()> {
         let [batch, sequence, top_k, experts] = cx.shape(routes.chosen)[..] else {
             unreachable!("one-hot rows")

@@ -62,25 +62,24 @@ fn by_loops(layer: &MixtureOfExperts, values: &Values) -> (Vec<f64>, usize, Vec<
             })
             .collect();
         let mut counts = vec![0; experts];
-        for choice in 0..layer.top_k {
-            for s in 0..SEQUENCE {
-                let (e, weight) = routed[s][choice];
-                counts[e] += 1;
-                if layer.slots(SEQUENCE).is_some_and(|slots| counts[e] > slots) {
-                    dropped += 1;
-                    continue;
-                }
-                let h = product(&up, e * hidden * dim, hidden, token(s));
-                let h: Vec<f64> = match &gate {
-                    Some(gate) => {
-                        let g = product(gate, e * hidden * dim, hidden, token(s));
-                        h.iter().zip(g).map(|(h, g)| h * g / (1.0 + (-g).exp())).collect()
-                    }
-                    None => h.iter().map(|&h| gelu(h)).collect(),
-                };
-                let out = product(&down, e * dim * hidden, dim, &h);
-                (0..dim).for_each(|d| y[(row * SEQUENCE + s) * dim + d] += weight * out[d]);
+        let by_choice = (0..layer.top_k).flat_map(|choice| (0..SEQUENCE).map(move |s| (choice, s)));
+        for (choice, s) in by_choice {
+            let (e, weight) = routed[s][choice];
+            counts[e] += 1;
+            if layer.slots(SEQUENCE).is_some_and(|slots| counts[e] > slots) {
+                dropped += 1;
+                continue;
             }
+            let h = product(&up, e * hidden * dim, hidden, token(s));
+            let h: Vec<f64> = match &gate {
+                Some(gate) => {
+                    let g = product(gate, e * hidden * dim, hidden, token(s));
+                    h.iter().zip(g).map(|(h, g)| h * g / (1.0 + (-g).exp())).collect()
+                }
+                None => h.iter().map(|&h| gelu(h)).collect(),
+            };
+            let out = product(&down, e * dim * hidden, dim, &h);
+            (0..dim).for_each(|d| y[(row * SEQUENCE + s) * dim + d] += weight * out[d]);
         }
         all_counts.push(counts);
     }

@@ -35,7 +35,7 @@ fn a_wrong_type_says_what_was_expected_and_found() {
 #[test]
 fn a_word_that_is_no_choice_names_the_choices() {
     refused(&["train.dtype=i32"], "E004", &["f32, f64, bf16, f16"]);
-    refused(&["optimizer.kind=adamm"], "E004", &["`adamm`", "sgd, adam, adamw or lion"]);
+    refused(&["optimizer.kind=adamm"], "E004", &["`adamm`", "sgd, adam, adamw, lion, adafactor"]);
     refused(&["model.kind=lama"], "E004", &["did you mean `llama`"]);
     refused(&["data.validation_fraction=1.5"], "E004", &["below 1", "1.5"]);
 }

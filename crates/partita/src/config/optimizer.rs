@@ -57,7 +57,7 @@ fn constants(s: &mut Section, optimizer: &mut Optimizer) -> Result<()> {
         Ok(())
     };
     let (first, second) = ("decay of the mean of gradients", "decay of the mean of squared gradients");
-    let decay = "weight decay, for sgd and adam added to the gradient, for lamb to the direction";
+    let decay = "weight decay, of the gradient (sgd, adam) or the direction (lamb)";
     match optimizer {
         Optimizer::Sgd { momentum, weight_decay, .. } => {
             number(momentum, "momentum", "momentum")?;

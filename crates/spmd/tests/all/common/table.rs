@@ -428,6 +428,8 @@ fn composites(t: &mut Table) {
     let dims = dims.map(|(name, dims)| (name, Attribute::Ints(dims.collect())));
     let operands = vec![t.x(&[n, 6]), t.x(&[n, 4]), t.x(&[4, 6])];
     t.composite(&DOT_GENERAL_ADD, &dims, operands, 3);
+    let operands = vec![t.x(&[2, n, 3]), t.x(&[n, 4, 3]), t.x(&[2, n, n])];
+    t.composite(&GROUPED_MATMUL, &[], operands, 2);
     let x = t.x(&[n, 3]);
     for tanh in [true, false] {
         t.composite(&GELU, &[("tanh", Attribute::Bool(tanh))], vec![x.clone()], 1);
