@@ -1,10 +1,13 @@
 """Lowers whole training steps of JAX, optax, flax and haiku, and records what JAX computes for them.
 
 `python tests/jax/models.py` writes `models.mlir` and `models.json` beside this file, in the form that README.md describes.
-`python tests/jax/models.py FOLDER` writes each step as `FOLDER/NAME.mlir`, with the state donated and module names, and
-its inputs and results as `FOLDER/NAME.npz`, for `partita verify NAME.mlir --against NAME.npz`.
+`python tests/jax/models.py FOLDER` writes each step as `FOLDER/NAME.mlir`, with the state donated and module names, its
+inputs and the results of three steps in JAX as `FOLDER/NAME.npz`, and as `FOLDER/NAME.json` how exact they are and which
+collectives XLA compiles. `fresh.py` compares them with what Partita computes.
 """
 
+import json
+import re
 import sys
 from pathlib import Path
 
@@ -23,8 +26,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 class Step:
     """A training step `(state, *batch) -> (state, loss)` with the values it starts from."""
 
-    def __init__(self, name, step, state, batch, shardings=None, tolerance=2e-4):
-        self.name, self.batch, self.shardings, self.tolerance = name, batch, shardings, tolerance
+    def __init__(self, name, step, state, batch, shardings=None, tolerance=2e-4, mesh=None):
+        self.name, self.batch, self.shardings, self.tolerance, self.mesh = name, batch, shardings, tolerance, mesh
         leaves, self.tree = jax.tree.flatten(state, is_leaf=lambda x: isinstance(x, Fill))
         paths = jax.tree_util.tree_flatten_with_path(state, is_leaf=lambda x: isinstance(x, Fill))[0]
         self.names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
@@ -58,10 +61,42 @@ class Step:
             return jax.tree.unflatten(self.tree, new), loss
 
         step.__name__ = self.name
+        layouts = {}
+        if self.shardings:
+            of_state = jax.tree.unflatten(self.tree, self.shardings[:len(self.state)])
+            layouts = {"in_shardings": (of_state, *self.shardings[len(self.state):]), "out_shardings": (of_state, None)}
         for donated, ending in (((0,), ""), ((), "_kept")):
-            text = jax.jit(step, donate_argnums=donated).lower(state, *batch).as_text(debug_info=True)
-            (folder / f"{self.name}{ending}.mlir").write_text(text)
-        print(self.name, len(text))
+            lowered = jax.jit(step, donate_argnums=donated, **layouts).lower(state, *batch)
+            (folder / f"{self.name}{ending}.mlir").write_text(lowered.as_text(debug_info=True))
+        run = lowered.compile()
+        own = [f"state.{name}" for name in self.names]
+        record = dict(zip(own, arrays)) | {f"batch.{i}": value for i, value in enumerate(batch)}
+        losses, now = [], state
+        for number in range(3):
+            now, loss = run(now, *batch)
+            losses.append(float(loss))
+            if number == 0:
+                record |= {"loss": loss} | {f"new.{name}": leaf for name, leaf in zip(own, jax.tree.leaves(now))}
+        np.savez(folder / f"{self.name}.npz", **{key: plain(value) for key, value in record.items()})
+        facts = {"tolerance": self.tolerance, "mesh": self.mesh, "losses": losses,
+                 "collectives": collectives(run.as_text())}
+        (folder / f"{self.name}.json").write_text(json.dumps(facts))
+        print(self.name, facts, file=sys.stderr)
+
+
+def plain(x):
+    """An array of a type that NumPy files have."""
+    x = np.asarray(x)
+    return x.astype(np.float32) if x.dtype.name == "bfloat16" else x
+
+
+def collectives(text):
+    """The number of collectives of a compiled program, those that were combined as one, and the bytes of their results."""
+    sizes = {"f32": 4, "bf16": 2, "s32": 4, "u32": 4, "f64": 8, "pred": 1}
+    kinds = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
+    found = re.findall(rf"= (.*?) (?:{kinds})(?:-start)?\(", text)
+    tensors = [tensor for types in found for tensor in re.findall(r"(\w+)\[([\d,]*)\]", types)]
+    return len(found), sum(sizes[ty] * int(np.prod([int(n) for n in dims.split(",") if n])) for ty, dims in tensors)
 
 
 def filled(x, seed):
@@ -102,17 +137,8 @@ def normal(*shape):
 # ---- the models ---------------------------------------------------------------------------------------
 
 def mlp_adam():
-    params = {f"layer{i}": {"w": normal(a, b), "b": np.zeros(b, np.float32)}
-              for i, (a, b) in enumerate([(8, 16), (16, 16), (16, 4)])}
-
-    def loss(params, x, y):
-        for i in range(3):
-            x = x @ params[f"layer{i}"]["w"] + params[f"layer{i}"]["b"]
-            x = jax.nn.relu(x) if i < 2 else x
-        return jnp.mean((x - y) ** 2)
-
-    optimizer = optax.adam(1e-2)
-    return Step("mlp_adam", optax_step(loss, optimizer), with_optimizer(params, optimizer),
+    params, optimizer = mlp_params(), optax.adam(1e-2)
+    return Step("mlp_adam", optax_step(mlp_loss, optimizer), with_optimizer(params, optimizer),
                 [Fill((8, 8), seed=1, scale=2.0), Fill((8, 4), seed=2, scale=2.0)])
 
 
@@ -284,17 +310,63 @@ def sharded_decoder():
         value, grads = jax.value_and_grad(decoder_loss)(state, x, y)
         return jax.tree.map(lambda p, g: p - 0.1 * g, state, grads), value
 
-    found = Step("sharded_decoder", step, params, tokens())
+    found = Step("sharded_decoder", step, params, tokens(), mesh="dp=2,tp=4")
     data = NamedSharding(mesh, P("dp"))
     found.shardings = [layout(name) for name in found.names] + [data, data]
     return found
+
+
+def mlp_loss(params, x, y):
+    for i in range(3):
+        x = x @ params[f"layer{i}"]["w"] + params[f"layer{i}"]["b"]
+        x = jax.nn.relu(x) if i < 2 else x
+    return jnp.mean((x - y) ** 2)
+
+
+def mlp_params():
+    return {f"layer{i}": {"w": normal(a, b), "b": np.zeros(b, np.float32)}
+            for i, (a, b) in enumerate([(8, 16), (16, 16), (16, 4)])}
+
+
+def explicit(name, mesh, axes, layout):
+    """Data parallelism written out: each rank of `dp` has its rows, and the gradients are averaged by hand."""
+    def step(state, x, y):
+        def body(state, x, y):
+            value, grads = jax.value_and_grad(mlp_loss)(state, x, y)
+            value, grads = lax.pmean((value, grads), "dp")
+            return jax.tree.map(lambda p, g: p - 0.1 * g, state, grads), value
+        rows = P("dp")
+        return jax.shard_map(body, mesh=mesh, in_specs=(P(), rows, rows), out_specs=P(), axis_names=axes,
+                             check_vma=False)(state, x, y)
+
+    found = Step(name, step, mlp_params(), [Fill((8, 8), seed=1, scale=2.0), Fill((8, 4), seed=2, scale=2.0)],
+                 mesh=",".join(f"{axis}={size}" for axis, size in mesh.shape.items()))
+    data = NamedSharding(mesh, P("dp"))
+    found.shardings = [NamedSharding(mesh, layout(name)) for name in found.names] + [data, data]
+    return found
+
+
+def manual_mlp():
+    """Everything inside `shard_map`, over 8 ranks."""
+    return explicit("manual_mlp", Mesh(np.array(jax.devices()), ("dp",)), {"dp"}, lambda name: P())
+
+
+def explicit_dp_with_tp():
+    """`dp` by hand; the weights are laid out over `tp`, and what follows from that is left to the partitioner."""
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("dp", "tp"))
+    layouts = {"layer0.w": P(None, "tp"), "layer0.b": P("tp"), "layer1.w": P("tp", None)}
+    return explicit("explicit_dp_with_tp", mesh, {"dp"}, lambda name: layouts.get(name, P()))
+
+
+# Steps with layouts of their own.
+SHARDED = [sharded_decoder, manual_mlp, explicit_dp_with_tp]
 
 
 def main():
     if len(sys.argv) > 1:
         folder = Path(sys.argv[1])
         folder.mkdir(parents=True, exist_ok=True)
-        for make in STEPS:
+        for make in STEPS + SHARDED:
             make().files(folder)
         return
     write("models", [make().case() for make in STEPS])

@@ -153,6 +153,7 @@ impl GraphBuilder {
             name: name.to_string(),
             role,
             annotation: None,
+            group: None,
         });
         self.graph.inputs.push(id);
         id
@@ -215,6 +216,7 @@ impl GraphBuilder {
                     name: String::new(),
                     role: Role::Activation,
                     annotation: None,
+                    group: None,
                 });
                 id
             })
@@ -287,6 +289,7 @@ impl GraphBuilder {
                 let target = self.graph.value_mut(new);
                 target.name = source.name.clone();
                 target.annotation = source.annotation.clone();
+                target.group = source.group;
                 map[old.index()] = Some(new);
             }
         }

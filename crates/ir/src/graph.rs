@@ -116,6 +116,8 @@ pub struct Value {
     pub role: Role,
     /// The requested layout.
     pub annotation: Option<Annotation>,
+    /// The group of values that have one layout, whichever it is (`sdy.sharding_group`).
+    pub group: Option<u64>,
 }
 
 /// One application of an op.

@@ -197,6 +197,7 @@ fn carry(graph: &Graph, old: ValueId, builder: &mut GraphBuilder, new: ValueId) 
     if target.annotation.is_none() {
         target.annotation = annotation;
     }
+    target.group = target.group.or(source.group);
 }
 
 /// Roles name other values; after a rebuild they must name the new ones.

@@ -115,6 +115,7 @@ fn repeat(
         let value = builder.graph_mut().value_mut(new);
         value.role = map[old.index()].map_or(Role::Activation, Role::RematOf);
         value.annotation = graph.value(old).annotation.clone();
+        value.group = graph.value(old).group;
         again[old.index()] = Some(new);
     }
 }

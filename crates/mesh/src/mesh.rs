@@ -2,6 +2,7 @@
 
 use partita_base::{Diagnostic, Result, did_you_mean};
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// Most ranks of a mesh; the limit keeps tables over all ranks small.
@@ -134,6 +135,14 @@ impl Mesh {
         self.axes.iter().map(|a| a.size).product()
     }
 
+    /// The device of a mesh that is one device of a larger mesh: no axes, and the number of the device.
+    pub fn only_device(&self) -> Option<usize> {
+        match (self.axes.is_empty(), self.device_ids.as_deref()) {
+            (true, Some(&[device])) => Some(device),
+            _ => None,
+        }
+    }
+
     /// The device that a rank runs on.
     pub fn device(&self, rank: usize) -> usize {
         self.device_ids.as_ref().and_then(|ids| ids.get(rank)).copied().unwrap_or(rank)
@@ -150,6 +159,14 @@ impl Mesh {
         let given = self.device_ids.is_some() || other.device_ids.is_some();
         ranks == other.rank_count()
             && (!given || (0..ranks).all(|rank| self.device(rank) == other.device(rank)))
+    }
+
+    /// For each rank of `other`, the rank of this mesh on the same device; `None` unless both have the same devices.
+    pub fn ranks_on(&self, other: &Mesh) -> Option<Vec<usize>> {
+        let by_device: BTreeMap<usize, usize> =
+            (0..self.rank_count()).map(|rank| (self.device(rank), rank)).collect();
+        let found = (0..other.rank_count()).map(|rank| by_device.get(&other.device(rank)).copied());
+        found.collect::<Option<Vec<usize>>>().filter(|ranks| ranks.len() == self.rank_count())
     }
 
     /// Axes of `other` that order all ranks as `axis` of this mesh does, so that both give the same

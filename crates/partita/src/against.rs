@@ -14,7 +14,8 @@ impl Session {
     /// Runs the gradients of the step on its mesh for recorded inputs, and compares each recorded output, loss and gradient.
     ///
     /// `recorded` has tensors by name: inputs, as they are called or as `input.<name>`; perhaps parameters and states, which
-    /// otherwise have their initial values; outputs by name or as `output.<position>`, `loss`, and `grad.<parameter>`. Of a
+    /// otherwise have their initial values; outputs by name or as `output.<position>`, `loss`, `grad.<parameter>`, and
+    /// `new.<name>` for a parameter or state after the step. Of a
     /// model without a loss, the gradients are those of the sum of its outputs, each times `cotangent.<output>` where that
     /// is recorded. Also returns the names in `recorded` that belong to nothing, which are not compared.
     ///
@@ -63,6 +64,11 @@ impl Session {
         let mut expected = Fed::new();
         let mut unknown = Vec::new();
         for (name, value) in recorded {
+            let after = name.strip_prefix(AFTER).filter(|own| tensors.contains_key(*own));
+            if let Some((own, after)) = after.and_then(|own| Some((own, actual.get(own)?))) {
+                expected.insert(own.to_string(), typed(value, after, name)?);
+                continue;
+            }
             match actual.get(name) {
                 Some(own) if !tensors.contains_key(name) || name.starts_with("grad.") => {
                     expected.insert(name.clone(), typed(value, own, name)?);
@@ -108,6 +114,9 @@ fn by_own_names(recorded: &Fed, model: &Model) -> Fed {
     }
     by_name
 }
+
+/// The prefix of a parameter or state as the step leaves it.
+const AFTER: &str = "new.";
 
 /// The prefix of the gradient with respect to an output.
 const COTANGENT: &str = "cotangent.";

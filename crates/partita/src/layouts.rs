@@ -36,6 +36,7 @@ pub fn origin(graph: &Graph, layouts: &Layouts, value: ValueId) -> String {
             Cause::GradientOf(of) => format!("gradient of {}", graph.describe(*of)),
             Cause::RematOf(of) => format!("{} computed again", graph.describe(*of)),
             Cause::Alias(other) => format!("replaces or is replaced by {}", graph.describe(*other)),
+            Cause::Group(other) => format!("in a sharding group with {}", graph.describe(*other)),
         };
         if !causes.contains(&text) {
             causes.push(text);

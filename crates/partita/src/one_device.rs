@@ -3,6 +3,7 @@
 use crate::feeds::Feed;
 use crate::session::{Part, Session};
 use partita_base::Result;
+use partita_ir::Op;
 use partita_mesh::Mesh;
 use partita_nn::Model;
 use partita_schedule::Plan;
@@ -18,7 +19,8 @@ const BUDGET: Duration = Duration::from_millis(300);
 const SLOW_STEP: Duration = Duration::from_millis(250);
 
 /// Tokens per second (rows, for a model without tokens) of the session's step on one device without a plan, with the batch
-/// and the threads of the mesh. `None` if `step`, the time of a step on the mesh, is too long for a comparison in passing.
+/// and the threads of the mesh. `None` if `step`, the time of a step on the mesh, is too long for a comparison in passing, and
+/// for a model with a part that is written for the ranks of its mesh.
 ///
 /// # Errors
 /// What building, lowering and running refuse.
@@ -28,7 +30,8 @@ pub fn tokens_per_s(
     feed: &dyn Feed,
     step: Duration,
 ) -> Result<Option<f64>> {
-    if step > SLOW_STEP {
+    let is_manual = model.forward.nodes.iter().any(|node| matches!(node.op, Op::ManualComputation(_)));
+    if step > SLOW_STEP || is_manual {
         return Ok(None);
     }
     let session = session.clone().with_mesh(Mesh::new("one", &[("dp", 1)]));

@@ -454,10 +454,29 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// The names of the axes that the layouts of an imported model use.
+    fn axes_of_model(&self) -> BTreeSet<&str> {
+        let of_values = self.graph.values.iter().filter_map(|value| value.annotation.as_ref());
+        let of_outputs = self.graph.output_annotations.iter().flatten();
+        let of_nodes = self.graph.nodes.iter().filter_map(|node| node.op.constraint());
+        let sharded = of_values.chain(of_outputs).chain(of_nodes).filter_map(|annotation| {
+            let axes = &self.graph.meshes.get(annotation.mesh)?.axes;
+            let used = annotation.sharding.sharded_axes();
+            Some(used.into_iter().filter_map(|axis| axes.get(axis.axis)).map(|axis| axis.name.as_str()))
+        });
+        let manual = self.graph.nodes.iter().filter_map(|node| match &node.op {
+            Op::ManualComputation(manual) => Some(manual.manual_axes.iter().map(String::as_str)),
+            _ => None,
+        });
+        sharded.flatten().chain(manual.flatten()).collect()
+    }
+
     /// Mesh axes that nothing is sharded over: their ranks would repeat each other's work.
     fn unused_axes(&self, plan: &Plan) -> Vec<String> {
+        let of_model = self.axes_of_model();
         let idle = |&(index, axis): &(usize, &partita_mesh::Axis)| {
-            axis.size > 1 && axis.name != "pp" && !self.used.contains(&index)
+            let is_used = self.used.contains(&index) || of_model.contains(axis.name.as_str());
+            axis.size > 1 && axis.name != "pp" && !is_used
         };
         let note = |(_, axis): (usize, &partita_mesh::Axis)| {
             let what = if plan.entries.is_empty() {

@@ -21,7 +21,7 @@ use partita_cost::Cluster;
 use partita_ir::{Graph, GraphBuilder, NodeId, Op, Operation, Phase, Role, Rule, TensorType, ValueId};
 use partita_mesh::{AxisList, Mesh, Sharding};
 use shards::{ShardTable, Shards};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// Why emission stopped early.
@@ -54,6 +54,20 @@ pub struct Emitted {
     pub moves: Vec<Move>,
     /// Number of tables with one entry per rank.
     pub rank_tables: usize,
+    /// The values that were completed after a reader had passed their terms on.
+    pub late: BTreeSet<ValueId>,
+}
+
+impl Emitted {
+    /// Seconds of all reshard steps.
+    pub fn moves_s(&self, graph: &Graph, mesh: &Mesh, cluster: &Cluster) -> f64 {
+        let seconds = |moved: &Move| {
+            let ty = graph.ty(moved.value);
+            let cost = cluster.reshard_cost(mesh, &ty.shape, ty.dtype.size_bytes());
+            cost.reshard_s(&moved.before, &moved.step.after)
+        };
+        self.moves.iter().map(seconds).sum()
+    }
 }
 
 /// A part of the step beyond which gathered copies are not kept: phase group and microbatch.
@@ -102,6 +116,12 @@ pub struct Emitter<'a> {
     held: Vec<Vec<Held>>,
     /// For each value, the number of nodes of each span that read it.
     readers: Vec<BTreeMap<Span, usize>>,
+    /// The values that are completed before their first reader.
+    completed: BTreeSet<ValueId>,
+    /// For each value, whether a reader passed its terms on.
+    passed: Vec<bool>,
+    /// The values that were completed after a reader had passed their terms on.
+    late: BTreeSet<ValueId>,
     placements: Vec<Placement>,
     moves: Vec<Move>,
     /// The node being emitted; `None` before the first and after the last.
@@ -157,6 +177,9 @@ impl<'a> Emitter<'a> {
             builders,
             held: vec![Vec::new(); graph.values.len()],
             readers,
+            completed: BTreeSet::new(),
+            passed: vec![false; graph.values.len()],
+            late: BTreeSet::new(),
             placements: Vec::new(),
             moves: Vec::new(),
             current: None,
@@ -170,6 +193,12 @@ impl<'a> Emitter<'a> {
         }
     }
 
+    /// The same emission with these values completed before their first reader.
+    pub fn completing(mut self, values: BTreeSet<ValueId>) -> Self {
+        self.completed = values;
+        self
+    }
+
     /// Emits everything.
     pub fn run(mut self) -> std::result::Result<Emitted, Stop> {
         let inputs = self.emit_inputs()?;
@@ -177,7 +206,7 @@ impl<'a> Emitter<'a> {
             self.current = Some(id);
             self.gather_arrivals(id)?;
             let op = &self.graph.node(id).op;
-            if matches!(op, Op::ShardingConstraint(_)) {
+            if matches!(op, Op::ShardingConstraint(_) | Op::PropagationBarrier(_)) {
                 self.emit_constraint(id)?;
             } else if matches!(op, Op::ManualComputation(_)) {
                 self.emit_manual(id)?;
@@ -206,6 +235,7 @@ impl<'a> Emitter<'a> {
             placements: self.placements,
             moves: self.moves,
             rank_tables: self.shards.made(),
+            late: self.late,
         })
     }
 
@@ -265,16 +295,33 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
+    /// Completes the partial operands that another reader completes anyway. This node may then read the complete value too,
+    /// instead of passing the terms on to results that would have to be combined once more.
+    fn complete_early(&mut self, id: NodeId) -> std::result::Result<(), Stop> {
+        let node = self.graph.node(id);
+        for &value in &node.operands {
+            let held = &self.held[value.index()];
+            if self.completed.contains(&value) && held.iter().all(|held| held.sharding.is_partial()) {
+                let wanted = self.layouts.sharding(value).clone();
+                let place = self.place_of_resolution(value, &place_of(node));
+                self.move_to(value, 0, &wanted, &place, None)?;
+            }
+        }
+        Ok(())
+    }
+
     fn emit_node(&mut self, id: NodeId) -> std::result::Result<(), Stop> {
         let node = self.graph.node(id);
         let rule = &self.rules[id.index()];
         self.gather_arrivals(id)?;
+        self.complete_early(id)?;
         let assignment = self.assign_node(id)?;
         #[cfg(feature = "testing")]
         let assignment = self.break_rule(id, assignment);
         let mut operands = Vec::with_capacity(node.operands.len());
         for (&value, required) in node.operands.iter().zip(&assignment.required) {
             operands.push(self.fetch(value, required, &place_of(node))?);
+            self.passed[value.index()] |= required.is_partial();
         }
         let mut local_types: Vec<Vec<TensorType>> = Vec::new();
         for (&value, produced) in node.results.iter().zip(&assignment.produced) {

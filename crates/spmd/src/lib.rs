@@ -14,6 +14,7 @@ pub mod advice;
 pub mod assign;
 pub mod emit;
 pub mod factors;
+pub mod meshes;
 pub mod microbatch;
 pub mod partition;
 pub mod propagate;
@@ -25,6 +26,7 @@ pub mod units;
 pub mod virtual_ranks;
 
 pub use advice::{BetterMesh, better_mesh, step_s};
+pub use meshes::in_device_order;
 pub use microbatch::{check_sums, microbatch, microbatch_inputs};
 pub use partition::{Move, Options, Partitioned, Placement, is_computed, partition};
 pub use propagate::{Cause, Layouts, propagate};

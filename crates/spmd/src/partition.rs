@@ -6,7 +6,7 @@
 //! starts again.
 
 use crate::advice::idle_notes;
-use crate::emit::{Emitter, Stop};
+use crate::emit::{Emitted, Emitter, Stop};
 use crate::propagate::{Layouts, propagate_with};
 use crate::units::{Units, rules_of};
 use partita_base::{Diagnostic, Result, did_you_mean};
@@ -115,9 +115,16 @@ pub fn partition(graph: &Graph, mesh: &Mesh, options: &Options) -> Result<Partit
     let mut classes: Vec<Vec<usize>> = vec![(0..mesh.rank_count()).collect()];
     // Every refinement splits a class, so the number of rounds is at most the number of ranks.
     for _ in 0..=mesh.rank_count() {
-        let emitter = Emitter::new(&graph, mesh, &layouts, &rules, &units, classes, options);
-        match emitter.run() {
-            Ok(emitted) => {
+        let emitter = |classes| Emitter::new(&graph, mesh, &layouts, &rules, &units, classes, options);
+        match emitter(classes).run() {
+            Ok(mut emitted) => {
+                // Where terms were passed on that another reader combines, the results may be had without combining them.
+                if !emitted.late.is_empty()
+                    && let Ok(early) = emitter(emitted.classes.clone()).completing(emitted.late.clone()).run()
+                {
+                    let seconds = |emitted: &Emitted| emitted.moves_s(&graph, mesh, &options.cluster);
+                    emitted = if seconds(&early) < seconds(&emitted) { early } else { emitted };
+                }
                 let mut class_of_rank = vec![0; mesh.rank_count()];
                 for (class, ranks) in emitted.classes.iter().enumerate() {
                     for &rank in ranks {

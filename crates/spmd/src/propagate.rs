@@ -7,13 +7,16 @@
 //! gradients start from the layout of their parameters or activations, and the optimizer comes
 //! last.
 
+mod groups;
+
 use crate::factors::{axes_of_factors, dim_sharding, may_split};
+use crate::meshes::on_mesh;
 use crate::units::{Units, rules_of};
 use partita_base::{Diagnostic, Result};
 use partita_ir::ops::ManualComputation;
 use partita_ir::{Annotation, FactorKind, Graph, NodeId, Op, Phase, Role, Rule, ValueId};
 use partita_mesh::{AxisList, AxisRef, Mesh, Sharding};
-use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 /// Why a dimension of a value has its axes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,6 +36,8 @@ pub enum Cause {
     RematOf(ValueId),
     /// The value replaces that input at the next step, or is the input that the other value replaces.
     Alias(ValueId),
+    /// The value is in a sharding group with that value.
+    Group(ValueId),
 }
 
 /// A layout for every value of a graph, with its causes.
@@ -77,6 +82,8 @@ struct State<'a> {
     by_element: Vec<AxisList>,
     causes: Vec<Vec<Option<Cause>>>,
     uses: Vec<Vec<(NodeId, usize)>>,
+    /// The values of each sharding group.
+    groups: BTreeMap<u64, Vec<ValueId>>,
     /// For each node, whether the layout of one of its values has changed since the last visit.
     stale: Vec<bool>,
 }
@@ -104,13 +111,14 @@ pub fn propagate_with(graph: &Graph, mesh: &Mesh, rules: &[Rule], units: &Units)
         by_element: vec![AxisList::new(); count],
         causes: graph.values.iter().map(|v| vec![None; v.ty.rank()]).collect(),
         uses: graph.uses(),
+        groups: groups::of(graph)?,
         stale: vec![true; graph.nodes.len()],
     };
     let mut unreduced = vec![Vec::new(); count];
     for id in graph.value_ids() {
         if let Some(annotation) = &graph.value(id).annotation {
             let annotation = on_mesh(graph, mesh, id, annotation)?;
-            state.pin(id, &annotation)?;
+            state.pin_group(id, &annotation)?;
             if graph.value(id).definition.is_none() {
                 state.blocked[id.index()].extend(annotation.sharding.partial_axes());
                 unreduced[id.index()].clone_from(&annotation.sharding.partial);
@@ -121,7 +129,7 @@ pub fn propagate_with(graph: &Graph, mesh: &Mesh, rules: &[Rule], units: &Units)
         if let Op::ShardingConstraint(constraint) = &node.op {
             let value = node.results[0];
             let annotation = on_mesh(graph, mesh, value, &constraint.annotation)?;
-            state.pin(value, &annotation)?;
+            state.pin_group(value, &annotation)?;
         }
         if let Op::ManualComputation(manual) = &node.op {
             if manual.mesh_value.axes != mesh.axes || !manual.mesh_value.has_devices_of(mesh) {
@@ -136,7 +144,7 @@ pub fn propagate_with(graph: &Graph, mesh: &Mesh, rules: &[Rule], units: &Units)
                 let open = vec![false; sharding.dims.len()];
                 let origin = "manual computation".to_string();
                 let annotation = Annotation { mesh: manual.mesh, sharding, open, replicated: vec![], origin };
-                state.pin(result, &annotation)?;
+                state.pin_group(result, &annotation)?;
             }
         }
     }
@@ -195,37 +203,6 @@ pub fn propagate_with(graph: &Graph, mesh: &Mesh, rules: &[Rule], units: &Units)
     Ok(Layouts { mesh: mesh.clone(), shardings, inputs, outputs, causes, by_element })
 }
 
-/// The annotation expressed in the axes of `mesh`. E216 if there is no equal layout.
-fn on_mesh<'a>(
-    graph: &Graph,
-    mesh: &Mesh,
-    value: ValueId,
-    annotation: &'a Annotation,
-) -> Result<Cow<'a, Annotation>> {
-    let Some(own) = graph.meshes.get(annotation.mesh) else { return Ok(Cow::Borrowed(annotation)) };
-    if own.axes == mesh.axes && own.has_devices_of(mesh) {
-        return Ok(Cow::Borrowed(annotation));
-    }
-    let translated = annotation.sharding.on_mesh(own, mesh).and_then(|sharding| {
-        let replicated = annotation.replicated.iter().map(|&axis| own.axis_on(axis, mesh));
-        let replicated = replicated.collect::<Option<Vec<AxisList>>>()?.concat();
-        Some(Annotation { sharding, replicated, ..annotation.clone() })
-    });
-    translated.map(Cow::Owned).ok_or_else(|| {
-        let devices = |mesh: &Mesh| match &mesh.device_ids {
-            Some(ids) if ids.len() <= 16 => format!(" on devices {ids:?}"),
-            Some(ids) => format!(" on {} devices in another order", ids.len()),
-            None => String::new(),
-        };
-        let what = format!("the layout of `{}` is on another mesh", graph.describe(value));
-        Diagnostic::new("E216", what)
-            .at(annotation.origin.clone())
-            .expected(format!("a layout that can be expressed in the axes of {mesh}{}", devices(mesh)))
-            .found(format!("a layout in the axes of {own}{}", devices(own)))
-            .help("give the layout on the mesh that the program is partitioned on")
-    })
-}
-
 /// The code of two contradicting annotations.
 const CONTRADICTION: &str = "E215";
 
@@ -269,7 +246,11 @@ impl State<'_> {
         let contradiction = |dim: usize| {
             let before = self.causes[index].iter().flatten().find_map(|cause| match cause {
                 Cause::Pinned(origin) => Some(origin.clone()),
-                Cause::Through { .. } | Cause::GradientOf(_) | Cause::RematOf(_) | Cause::Alias(_) => None,
+                Cause::Through { .. }
+                | Cause::GradientOf(_)
+                | Cause::RematOf(_)
+                | Cause::Alias(_)
+                | Cause::Group(_) => None,
             });
             let what =
                 format!("two requested layouts of `{}` contradict each other", self.graph.describe(value));
@@ -329,6 +310,7 @@ impl State<'_> {
                     changed |= self.spread(id);
                 }
             }
+            changed |= self.unite_groups();
             if !changed {
                 return;
             }
@@ -352,10 +334,17 @@ impl State<'_> {
             return false;
         }
         let operands = node.operands.iter().zip(&rule.operands);
-        let tensors = operands.chain(node.results.iter().zip(&rule.results));
+        let results = node.results.iter().zip(&rule.results);
+        let tensors = operands.clone().chain(results.clone());
+        // A barrier lets layouts pass in some directions only.
+        let (forward, backward) = match &node.op {
+            Op::PropagationBarrier(barrier) => (barrier.forward, barrier.backward),
+            _ => (true, true),
+        };
+        let sources = operands.filter(|_| forward).chain(results.filter(|_| backward));
         // The current lists as (factor, axes, tensor).
         let mut lists: Vec<(usize, AxisList, ValueId)> = Vec::new();
-        for (value, dims) in tensors.clone() {
+        for (value, dims) in sources {
             for (factors, axes) in dims.iter().zip(&self.axes[value.index()]) {
                 if axes.is_empty() {
                     continue;
@@ -370,8 +359,26 @@ impl State<'_> {
         if lists.is_empty() {
             return false;
         }
+        let chosen = self.agreed(lists, rule.factors.len());
+        let mut changed = false;
+        for (factor, choice) in chosen.iter().enumerate() {
+            let Some((list, from)) = choice else { continue };
+            for (value, dims) in tensors.clone() {
+                changed |= self.extend(id, *value, dims, factor, list, *from);
+            }
+        }
+        changed
+    }
+
+    /// For each factor, the longest list of axes that no other contradicts, and the value it is from. Where lists
+    /// conflict, those of larger tensors have priority.
+    fn agreed(
+        &self,
+        mut lists: Vec<(usize, AxisList, ValueId)>,
+        factors: usize,
+    ) -> Vec<Option<(AxisList, ValueId)>> {
         lists.sort_by_key(|(_, _, value)| std::cmp::Reverse(self.graph.ty(*value).bytes()));
-        let mut chosen: Vec<Option<(AxisList, ValueId)>> = vec![None; rule.factors.len()];
+        let mut chosen: Vec<Option<(AxisList, ValueId)>> = vec![None; factors];
         for (factor, list, value) in lists {
             match &mut chosen[factor] {
                 None => chosen[factor] = Some((list, value)),
@@ -385,14 +392,7 @@ impl State<'_> {
                 }
             }
         }
-        let mut changed = false;
-        for (factor, choice) in chosen.iter().enumerate() {
-            let Some((list, from)) = choice else { continue };
-            for (value, dims) in tensors.clone() {
-                changed |= self.extend(id, *value, dims, factor, list, *from);
-            }
-        }
-        changed
+        chosen
     }
 
     /// Extends the axes of the dimension of `value` that holds `factor` towards `list`, as far as

@@ -155,7 +155,8 @@ fn rewrite(graph: &Graph, fused: &[Fused], pieces: &IndexMap<ValueId, Pieces>) -
         positions.push(builder.graph().inputs.len());
         let Some(cut) = pieces.get(&input) else {
             let new = builder.input(&value.name, value.ty.clone(), value.role.clone());
-            builder.graph_mut().value_mut(new).annotation = value.annotation.clone();
+            let target = builder.graph_mut().value_mut(new);
+            (target.annotation, target.group) = (value.annotation.clone(), value.group);
             map[input.index()] = Some(new);
             continue;
         };
@@ -200,6 +201,7 @@ fn rewrite(graph: &Graph, fused: &[Fused], pieces: &IndexMap<ValueId, Pieces>) -
             let source = graph.value(old);
             let target = builder.graph_mut().value_mut(new);
             (target.name, target.annotation) = (source.name.clone(), source.annotation.clone());
+            target.group = source.group;
         }
     }
     let outputs = graph.outputs.iter().map(|v| map[v.index()].expect("outputs are kept")).collect();

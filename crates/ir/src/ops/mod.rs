@@ -88,6 +88,7 @@ ops! {
         ShardingConstraint: "A layout requested in the middle of a graph.",
         ManualComputation: "A body written for one shard over named axes.",
     }
+    propagation_barrier { PropagationBarrier: "A limit to the propagation of layouts." }
     composite { Composite: "A named subgraph." }
 }
 
@@ -99,8 +100,6 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// StableHLO and CHLO ops that are not supported.
 pub(crate) const UNSUPPORTED: &[&str] = &[
     "chlo.ragged_dot",
-    "sdy.propagation_barrier",
-    "sdy.sharding_group",
     "stablehlo.after_all",
     "stablehlo.batch_norm_grad",
     "stablehlo.batch_norm_inference",

@@ -36,9 +36,9 @@ impl Parser<'_> {
         }
         let annotations = self.annotations(attributes, values.len(), at)?;
         for (&value, annotation) in values.iter().zip(annotations) {
-            if let Some(annotation) = annotation {
+            if let Some(mut annotation) = annotation {
                 self.use_meshes();
-                self.check_rank(&annotation, self.graph().ty(value), at)?;
+                self.fit_rank(&mut annotation, self.graph().ty(value), at)?;
                 self.frame().graph.value_mut(value).annotation = Some(annotation);
             }
         }
@@ -97,8 +97,13 @@ impl Parser<'_> {
         annotation
     }
 
-    /// E148 when a layout does not have the rank of its value.
-    pub fn check_rank(&self, annotation: &Annotation, ty: &TensorType, at: usize) -> Result<()> {
+    /// Gives a layout on one device alone, which is written without dimensions, those of its value. E148 when
+    /// another layout does not have the rank of its value.
+    pub fn fit_rank(&self, annotation: &mut Annotation, ty: &TensorType, at: usize) -> Result<()> {
+        if annotation.sharding.dims.is_empty() && self.meshes[annotation.mesh].only_device().is_some() {
+            annotation.sharding = Sharding::replicated(ty.rank());
+            annotation.open = vec![false; ty.rank()];
+        }
         if annotation.sharding.dims.len() == ty.rank() {
             return Ok(());
         }

@@ -135,7 +135,7 @@ impl Parser<'_> {
             }
         }
         self.mark(')')?;
-        let (types, output_names, annotations) = self.function_results()?;
+        let (types, output_names, mut annotations) = self.function_results()?;
         if self.at_word("attributes") {
             self.advance();
             let attributes = self.dictionary()?;
@@ -174,9 +174,9 @@ impl Parser<'_> {
         }
         let region = self.pop_frame()?;
         let mut graph = region.graph;
-        for (position, sharding) in annotations.iter().enumerate() {
+        for (position, sharding) in annotations.iter_mut().enumerate() {
             if let Some(annotation) = sharding {
-                self.check_rank(annotation, &types[position], return_at)?;
+                self.fit_rank(annotation, &types[position], return_at)?;
             }
         }
         if annotations.iter().any(Option::is_some) {

@@ -31,6 +31,7 @@ mod functions;
 mod literals;
 mod location;
 mod module;
+mod one_device;
 mod op_parser;
 mod op_printer;
 #[cfg(test)]

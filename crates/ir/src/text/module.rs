@@ -1,11 +1,13 @@
 //! Module-level parsing: meshes, functions, location aliases, and the entry function.
 
 use super::functions::{Function, State};
+use super::one_device::on_own_devices;
 use super::parser::Parser;
 use crate::graph::Graph;
 use partita_base::{Diagnostic, Result};
 use partita_mesh::Mesh;
 use partita_mlir::{Attribute, Kind, OperationId, Span, Tree};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Parser<'_> {
@@ -28,7 +30,42 @@ impl Parser<'_> {
         if graph.meshes.len() < self.meshes.len() {
             graph.meshes = std::mem::take(&mut self.meshes);
         }
-        Ok(graph)
+        self.join_groups(&mut graph)?;
+        on_own_devices(graph)
+    }
+
+    /// Makes sharding groups that share a value one, named by its least number. E148 unless the values of a group have
+    /// one shape.
+    fn join_groups(&self, graph: &mut Graph) -> Result<()> {
+        // For a group that joined another, one with a smaller number.
+        let mut joined: BTreeMap<u64, u64> = BTreeMap::new();
+        let least = |joined: &mut BTreeMap<u64, u64>, mut group: u64| {
+            while let Some(&next) = joined.get(&group) {
+                let after = joined.get(&next).copied().unwrap_or(next);
+                joined.insert(group, after);
+                group = after;
+            }
+            group
+        };
+        for &(a, b) in &self.groups {
+            let (a, b) = (least(&mut joined, a), least(&mut joined, b));
+            if a != b {
+                joined.insert(a.max(b), a.min(b));
+            }
+        }
+        let mut shapes: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+        for value in &mut graph.values {
+            let Some(group) = &mut value.group else { continue };
+            *group = least(&mut joined, *group);
+            let shape = shapes.entry(*group).or_insert_with(|| value.ty.shape.clone());
+            if *shape != value.ty.shape {
+                return Err(Diagnostic::new("E148", "the values of a sharding group have different shapes")
+                    .at(format!("group_id={group}"))
+                    .expected(format!("{shape:?}"))
+                    .found(format!("{:?}", value.ty.shape)));
+            }
+        }
+        Ok(())
     }
 
     /// Records the positions of functions, meshes and location aliases, with bodies unparsed.
@@ -92,7 +129,8 @@ impl Parser<'_> {
 
     /// The number of partitions: from the module, or the ranks of its meshes if they agree.
     pub fn partition_count(&self) -> Option<usize> {
-        let mut ranks = self.meshes.iter().map(Mesh::rank_count);
+        let of_all = |mesh: &&Mesh| mesh.only_device().is_none();
+        let mut ranks = self.meshes.iter().filter(of_all).map(Mesh::rank_count);
         self.partitions.or_else(|| ranks.next().filter(|&first| ranks.all(|count| count == first)))
     }
 

@@ -180,6 +180,7 @@ pub(super) const OPS: &[(&str, &str)] = &[
          replica_groups = dense<[[1, 0]]> : tensor<1x2xi64>}> : (tensor<2xf32>) -> tensor<2xf32>",
     ),
     ("", "stablehlo.partition_id : tensor<ui32>"),
+    ("tensor<4x8xf32>", "sdy.propagation_barrier %arg0 allowed_direction=BACKWARD : tensor<4x8xf32>"),
     (
         "tensor<4x8xf32>",
         "sdy.sharding_constraint %arg0 <@mesh, [{\"x\", ?}, {\"y\":(1)2}], replicated={\"y\":(2)2}> \

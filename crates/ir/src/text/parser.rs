@@ -38,6 +38,8 @@ pub(crate) struct Parser<'t> {
     line_starts: Vec<usize>,
     depth: usize,
     pub inlined_nodes: usize,
+    /// Pairs of sharding groups that share a value.
+    pub groups: Vec<(u64, u64)>,
 }
 
 impl<'t> Parser<'t> {
@@ -62,6 +64,7 @@ impl<'t> Parser<'t> {
             frames: Vec::new(),
             depth: 0,
             inlined_nodes: 0,
+            groups: Vec::new(),
         })
     }
 

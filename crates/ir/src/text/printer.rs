@@ -217,6 +217,7 @@ impl Printer {
 
     /// The statements of a graph and its terminator.
     pub fn block(&mut self, graph: &Graph, names: &mut Vec<String>, terminator: &str) {
+        self.groups(graph, &graph.inputs, names);
         for node in &graph.nodes {
             self.line();
             let number = self.next_value;
@@ -243,6 +244,7 @@ impl Printer {
                 self.out.push_str(&print_location(node));
             }
             self.out.push('\n');
+            self.groups(graph, &node.results, names);
         }
         self.line();
         let outputs: Vec<&String> = graph.outputs.iter().map(|v| &names[v.index()]).collect();
@@ -252,6 +254,17 @@ impl Printer {
             self.out.push_str(&format!(" {} : {}", join(&outputs), join(&types)));
         }
         self.out.push('\n');
+    }
+
+    /// `sdy.sharding_group %0 group_id=1 : T` for those of these values that are in a group.
+    fn groups(&mut self, graph: &Graph, values: &[ValueId], names: &[String]) {
+        for &value in values {
+            if let Some(group) = graph.value(value).group {
+                self.line();
+                let (name, ty) = (&names[value.index()], graph.ty(value));
+                self.out.push_str(&format!("sdy.sharding_group {name} group_id={group} : {ty}\n"));
+            }
+        }
     }
 
     /// Name, role and layout of values as attributes.

@@ -441,3 +441,42 @@ fn deep_types_and_locations_end_in_words() {
     assert_eq!(code(&huge("dense<1> : tensor<99999999999999999999999xi8>")), "E142");
     assert_eq!(code(&huge(&format!("dense<{}> : tensor<1xi8>", repeat("[", "1", "]")))), "E149");
 }
+
+#[test]
+fn sharding_groups_are_joined_and_printed_again() {
+    let with = |groups: &str| {
+        format!(
+            "func.func @main(%a: tensor<2xf32>, %b: tensor<3xf32>) -> tensor<2xf32> {{\n%0 = stablehlo.tanh %a : \
+             tensor<2xf32>\n%1 = stablehlo.sine %0 : tensor<2xf32>\n{groups}\nreturn %1 : tensor<2xf32>\n}}"
+        )
+    };
+    let group = |value: &str, id: u64| format!("sdy.sharding_group {value} group_id={id} : tensor<2xf32>\n");
+    let graph =
+        parse(&with(&[("%a", 9), ("%0", 7), ("%0", 9), ("%1", 8)].map(|(v, g)| group(v, g)).concat()))
+            .unwrap();
+    let of = |graph: &Graph| graph.values.iter().map(|value| value.group).collect::<Vec<_>>();
+    assert_eq!(of(&graph), [Some(7), None, Some(7), Some(8)]);
+    let printed = print(&graph);
+    assert!(printed.contains("sdy.sharding_group %arg0 group_id=7 : tensor<2xf32>"), "{printed}");
+    assert_eq!(of(&parse(&printed).unwrap()), of(&graph));
+    let generic = "\"sdy.sharding_group\"(%1) <{group_id = 5 : i64}> : (tensor<2xf32>) -> ()";
+    assert_eq!(of(&parse(&with(generic)).unwrap())[3], Some(5));
+    let other = "sdy.sharding_group %b group_id=1 : tensor<3xf32>";
+    assert_eq!(code(&with(&(group("%a", 1) + other))), "E148");
+    assert_eq!(code(&with("sdy.sharding_group %a group_id=-1 : tensor<2xf32>")), "E147");
+}
+
+#[test]
+fn layouts_on_one_device_have_no_dimensions_and_fix_the_number_of_the_rank() {
+    let text = "module { sdy.mesh @m = <[\"x\"=4]>\nsdy.mesh @one = <[], device_ids=[3]>\nfunc.func @main() -> tensor<2xui32> {\n\
+                %0 = stablehlo.partition_id : tensor<ui32>\n%1 = stablehlo.broadcast_in_dim %0, dims = [] : (tensor<ui32>) -> \
+                tensor<2xui32>\n%2 = stablehlo.add %1, %1 {sdy.sharding = \
+                #sdy.sharding_per_value<[#sdy.sharding<@one, []>]>} : tensor<2xui32>\nreturn %2 : tensor<2xui32>\n} }";
+    let graph = parse(text).unwrap();
+    let result = graph.value(graph.outputs[0]);
+    assert_eq!(result.annotation.as_ref().unwrap().sharding.dims.len(), 1);
+    assert_eq!(crate::evaluate(&graph, &[]).unwrap()[0].to_f64(), [6.0, 6.0]);
+    let printed = print(&graph);
+    assert!(printed.contains("<@one, []>"), "{printed}");
+    assert_eq!(crate::evaluate(&parse(&printed).unwrap(), &[]).unwrap()[0].to_f64(), [6.0, 6.0]);
+}

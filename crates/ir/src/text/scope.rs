@@ -307,6 +307,7 @@ pub(crate) fn add_value(graph: &mut Graph, ty: TensorType, definition: Option<(N
         name: String::new(),
         role: Role::Activation,
         annotation: None,
+        group: None,
     });
     id
 }

@@ -191,13 +191,6 @@ impl Parser<'_> {
             }
         }
         self.mark('>')?;
-        let mesh = &self.meshes[index];
-        if let (true, Some([device])) = (mesh.axes.is_empty(), mesh.device_ids.as_deref()) {
-            return Err(self
-                .error_at(token, "E144", format!("a layout on device {device} alone is not supported"))
-                .expected("a layout over the axes of a mesh")
-                .help("leave the layout away: every rank then computes the value"));
-        }
         self.check_axes(&text)?;
         Ok(text)
     }
@@ -345,7 +338,9 @@ pub(crate) fn print_sharding(
     replicated: &[AxisRef],
 ) -> String {
     let join = |parts: Vec<String>| parts.join(", ");
-    let dims = sharding.dims.iter().enumerate().map(|(dim, d)| {
+    // A value on one device alone has no entries.
+    let shown = if mesh.only_device().is_some() { &[][..] } else { &sharding.dims[..] };
+    let dims = shown.iter().enumerate().map(|(dim, d)| {
         let mut parts: Vec<String> = d.axes.iter().map(|&a| print_axis(mesh, a)).collect();
         if open.get(dim) == Some(&true) {
             parts.push("?".to_string());

@@ -180,6 +180,7 @@ impl Parser<'_> {
                 let new = add_value(graph, source.ty.clone(), Some((id, number)));
                 graph.value_mut(new).name = source.name.clone();
                 graph.value_mut(new).annotation = source.annotation.clone();
+                graph.value_mut(new).group = source.group;
                 map[old.index()] = Some(new);
                 results.push(new);
             }

@@ -47,6 +47,54 @@ pub(crate) struct Bucket {
     pub block: String,
     /// Bytes of all operands, on the rank where they are largest.
     bytes: usize,
+    /// The collectives before and after it.
+    chain: Chain,
+}
+
+/// The longest chains of collectives, each of which depends on the one before, that lead to a collective and from it;
+/// the collective itself is not counted.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Chain {
+    before: usize,
+    after: usize,
+}
+
+impl Chain {
+    fn length(self) -> usize {
+        self.before + self.after
+    }
+
+    /// The chains of two collectives that run as one.
+    fn joined(self, other: Chain) -> Chain {
+        Chain { before: self.before.max(other.before), after: self.after.max(other.after) }
+    }
+
+    /// Whether no chain gets longer if the two run as one.
+    fn suits(self, other: Chain) -> bool {
+        self.joined(other).length() <= self.length().max(other.length())
+    }
+}
+
+/// The chains to and from each node.
+fn chains(graph: &Graph) -> Vec<Chain> {
+    let mut chains = vec![Chain::default(); graph.nodes.len()];
+    let weight = |id: NodeId| usize::from(graph.traits(graph.node(id)).collective().is_some());
+    let weights: Vec<usize> = graph.node_ids().map(weight).collect();
+    for id in graph.node_ids() {
+        let definitions = graph.node(id).operands.iter().filter_map(|&value| graph.value(value).definition);
+        let lengths = definitions.map(|(other, _)| chains[other.index()].before + weights[other.index()]);
+        chains[id.index()].before = lengths.max().unwrap_or(0);
+    }
+    for id in graph.node_ids().rev() {
+        let length = chains[id.index()].after + weights[id.index()];
+        for &value in &graph.node(id).operands {
+            if let Some((other, _)) = graph.value(value).definition {
+                let after = &mut chains[other.index()].after;
+                *after = length.max(*after);
+            }
+        }
+    }
+    chains
 }
 
 impl Bucket {
@@ -88,6 +136,7 @@ impl Bucket {
             microbatch: node.and_then(|node| node.microbatch),
             block: node.map_or(String::new(), |node| block_of(&node.path).to_string()),
             bytes: graph.ty(value).bytes(),
+            chain: Chain::default(),
         }
     }
 }
@@ -192,7 +241,8 @@ fn replies(graph: &Graph, received: &[ValueId]) -> Vec<usize> {
 /// one to the other. In addition
 /// - all-reduces of gradients and of the update share a bucket up to the size limit;
 /// - others share a bucket if they belong to one block and no work of another microbatch, which
-///   would have to wait, is between them; those of activations also to one pipeline stage.
+///   would have to wait, is between them; those of activations also to one pipeline stage. Of several
+///   buckets, that of activations joins the latest that makes no chain of collectives longer.
 ///
 /// Other stages lie between some collectives. A gradient that another stage waits for, that of a tied
 /// weight, is reduced as activations are, and collectives of the update share a bucket only if they
@@ -210,7 +260,8 @@ pub(crate) fn bucket(
     let replies = replies(first, received);
     let mut buckets: Vec<Bucket> = Vec::new();
     let mut bucket_of: Vec<Option<usize>> = vec![None; first.nodes.len()];
-    let mut open: IndexMap<_, usize> = IndexMap::new();
+    let mut open: IndexMap<_, Vec<usize>> = IndexMap::new();
+    let chains = chains(first);
     let mut paths = Paths::new(first);
     // Number of changes of the microbatch so far, in graph order.
     let (mut turn, mut microbatch) = (0, None);
@@ -271,26 +322,31 @@ pub(crate) fn bucket(
             replies[id.index()],
             if capped { None } else { Some(block.clone()) },
         );
-        if let Some(&candidate) = open.get(&key) {
+        let chain = chains[id.index()];
+        let known: &mut Vec<usize> = open.entry(key).or_default();
+        let mut is_free = |candidate: usize| {
             let bucket = &buckets[candidate];
             let fits = !capped || bucket.bytes + bytes <= options.bucket_cap_bytes;
+            let near = class != BucketClass::Activation || turn_of[candidate] == turn;
             // No ancestor of a parameter gather is a collective, so no path can lead through a
             // bucket.
-            let mut free = || {
-                class == BucketClass::ParameterGather || paths.is_free(&buckets, &bucket_of, candidate, id)
-            };
-            let near = class != BucketClass::Activation || turn_of[candidate] == turn;
-            if fits && near && free() {
-                let bucket = &mut buckets[candidate];
-                bucket.nodes.push(id);
-                bucket.bytes += bytes;
-                bucket_of[id.index()] = Some(candidate);
-                paths.joined(candidate);
-                continue;
-            }
+            fits && near
+                && (class == BucketClass::ParameterGather
+                    || paths.is_free(&buckets, &bucket_of, candidate, id))
+        };
+        let suited = known.iter().rev().filter(|_| class == BucketClass::Activation).copied();
+        let suited = suited.filter(|&candidate| buckets[candidate].chain.suits(chain)).find(|&c| is_free(c));
+        if let Some(candidate) = suited.or_else(|| known.last().copied().filter(|&last| is_free(last))) {
+            let bucket = &mut buckets[candidate];
+            bucket.nodes.push(id);
+            bucket.bytes += bytes;
+            bucket.chain = bucket.chain.joined(chain);
+            bucket_of[id.index()] = Some(candidate);
+            paths.joined(candidate);
+            continue;
         }
         bucket_of[id.index()] = Some(buckets.len());
-        open.insert(key, buckets.len());
+        known.push(buckets.len());
         turn_of.push(turn);
         buckets.push(Bucket {
             kind,
@@ -302,6 +358,7 @@ pub(crate) fn bucket(
             microbatch: node.microbatch,
             block,
             bytes,
+            chain,
         });
     }
     Ok(buckets)

@@ -509,8 +509,14 @@ impl<'a> Cutter<'a> {
     fn push(&mut self, origin: &Node, op: Op, operands: &[ValueId]) -> Result<ValueId> {
         let types: Vec<&TensorType> = operands.iter().map(|&v| self.copy.graph.ty(v)).collect();
         let ty = op.infer(&types)?.remove(0);
-        let value =
-            Value { ty, definition: None, name: String::new(), role: Role::Activation, annotation: None };
+        let value = Value {
+            ty,
+            definition: None,
+            name: String::new(),
+            role: Role::Activation,
+            annotation: None,
+            group: None,
+        };
         Ok(self.copy.append(origin, op, operands.to_vec(), vec![value])[0])
     }
 }

@@ -371,8 +371,14 @@ impl Seen {
         }
         let mut result = None;
         for (((copy, node), op), ty) in copies.iter_mut().zip(nodes).zip(ops).zip(types) {
-            let value =
-                Value { ty, definition: None, name: String::new(), role: Role::Activation, annotation: None };
+            let value = Value {
+                ty,
+                definition: None,
+                name: String::new(),
+                role: Role::Activation,
+                annotation: None,
+                group: None,
+            };
             result = Some(copy.append(node, op, operands.to_vec(), vec![value])[0]);
         }
         let result = result.expect("at least one rank");

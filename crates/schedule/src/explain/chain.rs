@@ -64,6 +64,9 @@ impl Explain<'_> {
                     ),
                     Some(*other),
                 ),
+                Some(Cause::Group(other)) => {
+                    (format!("`{name}` is in a sharding group with `{}`", self.name_of(*other)), Some(*other))
+                }
                 None => (format!("`{name}` is sharded along dimension {dim} over `{over}`"), None),
             };
             chain.links.push(text);

@@ -86,6 +86,9 @@ impl Emitter<'_> {
         let (mut from, via, _) = self.route(value, required, span);
         if let Some(via) = via {
             let place = self.place_of_resolution(value, reader);
+            if self.passed[value.index()] {
+                self.late.insert(value);
+            }
             from = self.move_to(value, from, &via, &place, None)?;
         }
         if self.held[value.index()][from].sharding == *required {

@@ -85,7 +85,8 @@ impl<'a> Emitter<'a> {
             for index in 0..self.cuts.count() {
                 let ty = self.cuts.piece_type(&value.ty, 0, index);
                 let new = self.builder.input(&microbatch_name(&value.name, index), ty, value.role.clone());
-                self.builder.graph_mut().value_mut(new).annotation = value.annotation.clone();
+                let target = self.builder.graph_mut().value_mut(new);
+                (target.annotation, target.group) = (value.annotation.clone(), value.group);
                 self.settled.insert(new);
                 self.pieces[input.index()][index] = Some(new);
             }
@@ -253,7 +254,7 @@ impl<'a> Emitter<'a> {
                 None => source.name.clone(),
             };
         }
-        target.annotation = source.annotation.clone();
+        (target.annotation, target.group) = (source.annotation.clone(), source.group);
         self.heirs.push((new, old, microbatch));
     }
 

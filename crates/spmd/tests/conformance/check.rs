@@ -41,7 +41,7 @@ pub fn difference(check: Check, found: &Literal, expected: &Literal) -> Option<S
     Some(format!("{} instead of {} at element {} ({count} differ)", x[first], y[first], first / width))
 }
 
-fn is_complex(dtype: DType) -> bool {
+pub fn is_complex(dtype: DType) -> bool {
     matches!(dtype, DType::Inert(InertType::Complex64 | InertType::Complex128))
 }
 

@@ -1,4 +1,4 @@
-//! The ops of Shardy that change a layout: `sdy.reshard` and the `sdy` collectives.
+//! The ops of Shardy that change a layout: `sdy.reshard` and the `sdy` collectives; and `sdy.sharding_group`.
 //!
 //! On global values each of them is the identity with a layout for its result, so all are read as
 //! sharding constraints. Which collective moves the data follows from the two layouts; what an op's
@@ -26,6 +26,7 @@ pub(crate) const PARSERS: &[(&str, ParseOp)] = &[
     ("sdy.replicated_to_unreduced", parse_collective),
     ("sdy.sharded_to_unreduced", parse_collective),
     ("sdy.named_computation", parse_named_computation),
+    ("sdy.sharding_group", parse_sharding_group),
 ];
 
 /// `sdy.reshard %0 <@mesh, [..]> : T`.
@@ -81,6 +82,29 @@ fn parse_all_reduce(op: &mut OpParser) -> Result<Vec<ValueId>> {
         }
     }
     Ok(results)
+}
+
+/// `sdy.sharding_group %0 group_id=1 : T`: the operand has the layout of all other values of this group. Groups that share
+/// a value are one.
+fn parse_sharding_group(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    let group = if op.generic()? {
+        op.index_of("group_id")?
+    } else {
+        op.operands()?;
+        op.parser.keyword("group_id")?;
+        op.parser.mark('=')?;
+        let group = op.index()?;
+        op.types()?;
+        group
+    };
+    op.arity(1)?;
+    op.check_operands()?;
+    let value = op.operands[0];
+    if let Some(known) = op.parser.graph().value(value).group {
+        op.parser.groups.push((known, group as u64));
+    }
+    op.parser.frame().graph.value_mut(value).group = Some(group as u64);
+    Ok(Vec::new())
 }
 
 /// `sdy.named_computation<"name">(%0) in_shardings=[..] out_shardings=[..] (%arg1: T) {..} : (T) -> U`: a
@@ -139,8 +163,8 @@ fn constrain_all(op: &mut OpParser, values: Vec<ValueId>, layouts: Vec<ShardingT
     }
     let mut constrained = Vec::new();
     for (value, layout) in values.into_iter().zip(layouts) {
-        let annotation = op.parser.annotation(layout, &Default::default(), 0);
-        op.parser.check_rank(&annotation, op.parser.graph().ty(value), op.at)?;
+        let mut annotation = op.parser.annotation(layout, &Default::default(), 0);
+        op.parser.fit_rank(&mut annotation, op.parser.graph().ty(value), op.at)?;
         constrained.extend(op.emit(ShardingConstraint { annotation }, &[value])?);
     }
     Ok(constrained)
@@ -159,7 +183,7 @@ fn constraint_of(op: &mut OpParser, attribute: &str) -> Result<Vec<ValueId>> {
 fn constrain(op: &mut OpParser, sharding: ShardingText) -> Result<Vec<ValueId>> {
     op.arity(1)?;
     op.parser.use_meshes();
-    let annotation = op.parser.annotation(sharding, &Default::default(), 0);
-    op.parser.check_rank(&annotation, op.operand_type(0), op.at)?;
+    let mut annotation = op.parser.annotation(sharding, &Default::default(), 0);
+    op.parser.fit_rank(&mut annotation, op.operand_type(0), op.at)?;
     op.finish(ShardingConstraint { annotation })
 }

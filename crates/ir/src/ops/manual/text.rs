@@ -57,8 +57,8 @@ fn parse_sharding_constraint(op: &mut OpParser) -> Result<Vec<ValueId>> {
             true
         })
     });
-    let annotation = op.parser.annotation(sharding, &facts, 0);
-    op.parser.check_rank(&annotation, op.operand_type(0), op.at)?;
+    let mut annotation = op.parser.annotation(sharding, &facts, 0);
+    op.parser.fit_rank(&mut annotation, op.operand_type(0), op.at)?;
     op.finish(ShardingConstraint { annotation })
 }
 

@@ -333,7 +333,8 @@ fn control(t: &mut Table) -> Result<()> {
         replicated: vec![],
         origin: "table".into(),
     };
-    t.add("constraint", ShardingConstraint { annotation }, vec![x]);
+    t.add("constraint", ShardingConstraint { annotation }, vec![x.clone()]);
+    t.add("layout barrier", PropagationBarrier { forward: true, backward: false }, vec![x]);
     Ok(())
 }
 
