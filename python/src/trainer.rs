@@ -149,14 +149,15 @@ impl Trainer {
     /// Continues from a checkpoint, or from the newest one of a folder, made on any mesh. Later saves to that folder follow it.
     fn load(&self, py: Python<'_>, path: PathBuf, keep: usize) -> PyResult<()> {
         detached(py, || {
-            let Saved { path, checkpoint } = Saved::at(&path)?;
+            let saved = Saved::at(&path)?;
+            let path = saved.path.clone();
             let at = |error: Box<Diagnostic>| error.at(path.display().to_string());
-            self.locked().train_loop.restore(&checkpoint).map_err(at)?;
+            self.locked().train_loop.resume(saved.opened()).map_err(at)?;
             let mut folder = self.folder.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(run) = run_folder(&path) {
                 // A folder is open once.
                 *folder = None;
-                *folder = Some(RunFolder::reopen(run, &checkpoint, keep)?);
+                *folder = Some(RunFolder::reopen(run, saved.opened().meta(), keep)?);
             }
             Ok(())
         })

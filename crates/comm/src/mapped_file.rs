@@ -26,6 +26,7 @@ use partita_base::{CollectiveId, Diagnostic, Result};
 use crate::notify::Notify;
 use crate::processes::{HostProcesses, Processes};
 use crate::share::{Action, Piece, Plan};
+use crate::sign::Sign;
 use crate::spec::CollectiveSpec;
 use crate::transport::{Failure, PROCESS_ENDED, Poll, Transport};
 
@@ -89,6 +90,8 @@ struct Board {
     message_bytes: Place,
     message: Place,
     posts: Vec<Post>,
+    /// Per rank, one more than the instruction that it has begun last.
+    begun: Vec<Place>,
     notify: Notify,
     is_over: AtomicBool,
 }
@@ -244,7 +247,7 @@ impl Board {
                 };
                 if let Some(process) = self.peers().find(ended) {
                     let rank = self.processes.ranks(process, rank_count).start;
-                    let message = format!("process {process} has ended");
+                    let message = format!("{} has ended", self.processes.name(process));
                     self.fail(&Failure { rank, code: PROCESS_ENDED.into(), message });
                 }
             }
@@ -252,7 +255,35 @@ impl Board {
         }
     }
 
-    /// Waits until all processes have moved a counter to this number. E447 if one ended before.
+    /// What is known of a rank.
+    fn sign(&self, rank: usize) -> Sign {
+        let instruction = (self.get(self.begun[rank]) as usize).checked_sub(1);
+        let process = self.processes.process_of(rank, self.begun.len());
+        if process == self.processes.index() {
+            return Sign { instruction, ..Sign::default() };
+        }
+        Sign {
+            instruction,
+            process: self.processes.name(process),
+            silence: self.processes.silence(process),
+            has_ended: self.processes.has_ended(process),
+        }
+    }
+
+    /// An error that names a process, and what its ranks did last.
+    fn accused(&self, code: &'static str, process: usize, what: &str) -> Box<Diagnostic> {
+        let error = Diagnostic::new(code, format!("{} {what}", self.processes.name(process)));
+        let ranks = self.processes.ranks(process, self.begun.len());
+        ranks.fold(error.expected("all processes of the run to continue"), |error, rank| {
+            match self.sign(rank).instruction {
+                Some(at) => error.note(format!("rank {rank} was last at instruction {at}")),
+                None => error.note(format!("rank {rank} had begun no instruction")),
+            }
+        })
+    }
+
+    /// Waits until all processes have moved a counter to this number. E447 if one ended before, E443 if one has no
+    /// heartbeat for too long.
     fn await_all(&self, counter: impl Fn(&Post) -> Place, number: u64) -> Result<()> {
         let mut checked = Instant::now();
         loop {
@@ -262,8 +293,12 @@ impl Board {
                 checked = Instant::now();
                 // It may have moved the counter before it ended.
                 if self.is_gone(late) && behind(&late) {
-                    return Err(Diagnostic::new(PROCESS_ENDED, format!("process {late} has ended"))
-                        .expected("all processes of the run to continue"));
+                    return Err(self.accused(PROCESS_ENDED, late, "has ended"));
+                }
+                if self.processes.is_silent(late) {
+                    let silence = self.processes.silence(late);
+                    let error = self.accused("E443", late, &format!("has not run for {silence:?}"));
+                    return Err(error.help("it is stopped, as by SIGSTOP, or its host has no memory left"));
                 }
             }
             std::thread::sleep(LOOK_EVERY);
@@ -297,13 +332,10 @@ impl MappedFile {
             chunk: places.take(CHUNK_BYTES),
         };
         let posts = (0..processes.count()).map(|_| post(&mut places)).collect();
-        let process_of = |rank: usize| {
-            let mut all = 0..processes.count();
-            all.find(|&process| processes.ranks(process, rank_count).contains(&rank)).unwrap_or(0)
-        };
+        let begun = (0..rank_count).map(|_| counter(&mut places)).collect();
         let slot = |spec: &CollectiveSpec| {
             let member = |(member, &rank): (usize, &usize)| Member {
-                process: process_of(rank),
+                process: processes.process_of(rank, rank_count),
                 arrived: places.take(size_of::<u64>()),
                 inputs: [(); 2]
                     .map(|()| spec.exchanges.iter().map(|e| places.take(e.input_bytes(member))).collect()),
@@ -321,6 +353,7 @@ impl MappedFile {
             message_bytes,
             message,
             posts,
+            begun,
             notify: Notify::new(),
             is_over: AtomicBool::new(false),
             processes,
@@ -382,7 +415,7 @@ impl MappedFile {
         let gone = slot.members.iter().filter(is_late).find(|member| state(member) == LEFT);
         match gone.filter(is_late) {
             Some(member) => {
-                let message = format!("process {} has left the run", member.process);
+                let message = format!("{} has left the run", self.board.processes.name(member.process));
                 self.board.fail(&Failure { rank, code: PROCESS_ENDED.into(), message });
                 Poll::Failed
             }
@@ -507,6 +540,14 @@ impl Transport for MappedFile {
         let latest = arrived.iter().copied().max().unwrap_or(0);
         let ranks = spec.members.iter();
         ranks.zip(arrived).filter(|(_, number)| *number < latest).map(|(&rank, _)| rank).collect()
+    }
+
+    fn begin(&self, rank: usize, instruction: usize) {
+        self.board.counter(self.board.begun[rank]).store(instruction as u64 + 1, Ordering::Relaxed);
+    }
+
+    fn sign(&self, rank: usize) -> Sign {
+        self.board.sign(rank)
     }
 
     fn control_all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {

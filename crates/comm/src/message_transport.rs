@@ -22,6 +22,7 @@ use crate::message_routes::{Member, Messaging, Output, Route, Slot, turn};
 use crate::messages::{Buffer, Messages, Transfer};
 use crate::notify::Notify;
 use crate::share::{Action, Piece};
+use crate::sign::{Begun, Sign};
 use crate::spec::CollectiveSpec;
 use crate::transport::{Failure, PROCESS_ENDED, Poll, Transport};
 
@@ -67,6 +68,8 @@ struct Link {
     failed: AtomicBool,
     failure: Mutex<Option<Failure>>,
     is_over: AtomicBool,
+    /// Of the local ranks.
+    begun: Begun,
 }
 
 /// Another process.
@@ -379,6 +382,7 @@ impl MessageTransport {
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             is_over: AtomicBool::new(false),
+            begun: Begun::new(rank_count),
             messages,
         });
         for peer in &link.peers {
@@ -511,6 +515,14 @@ impl Transport for MessageTransport {
             }
         };
         spec.members.iter().enumerate().filter(is_missing).map(|(_, &rank)| rank).collect()
+    }
+
+    fn begin(&self, rank: usize, instruction: usize) {
+        self.link.begun.begin(rank, instruction);
+    }
+
+    fn sign(&self, rank: usize) -> Sign {
+        self.link.begun.sign(rank)
     }
 
     fn control_all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {

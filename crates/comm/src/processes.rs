@@ -2,7 +2,8 @@
 //! how one detects that another has ended.
 //!
 //! Processes of one host use a common folder. Each process locks a file of its own there; the system releases the
-//! lock when the process ends, however it ends. Each world is a file there too.
+//! lock when the process ends, however it ends. Its heartbeat tells that it also runs ([`crate::sign`]). Each world is a
+//! file there too.
 
 use std::fs::File;
 use std::ops::Range;
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use partita_base::{Diagnostic, Result};
 
 use crate::mapped_file::MappedFile;
+use crate::sign::{Heart, host};
 use crate::spec::CollectiveSpec;
 use crate::transport::Transport;
 use crate::world::World;
@@ -32,6 +34,11 @@ pub trait Processes: std::fmt::Debug + Send + Sync {
     /// The ranks of a process out of `rank_count`: consecutive ones, as evenly as possible.
     fn ranks(&self, process: usize, rank_count: usize) -> Range<usize> {
         rank_count * process / self.count()..rank_count * (process + 1) / self.count()
+    }
+
+    /// The process of a rank out of `rank_count`.
+    fn process_of(&self, rank: usize, rank_count: usize) -> usize {
+        (0..self.count()).find(|&process| self.ranks(process, rank_count).contains(&rank)).unwrap_or(0)
     }
 
     /// A transport between all ranks. Every process makes the same ones in the same order.
@@ -68,8 +75,28 @@ pub struct HostProcesses {
     count: usize,
     /// The number of worlds so far. All processes make the same ones in the same order.
     worlds: AtomicUsize,
+    host: String,
+    heart: Heart,
+    /// How long another process may have no heartbeat.
+    silence: Duration,
     /// Locked as long as the process lives.
     _life: File,
+}
+
+/// How long a process waits for the others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Patience {
+    /// Until all have joined.
+    pub joining: Duration,
+    /// For one without a heartbeat, between steps. Within steps, the watchdog of the caller decides.
+    pub silence: Duration,
+}
+
+impl Default for Patience {
+    /// A minute to join, and two without a heartbeat.
+    fn default() -> Patience {
+        Patience { joining: Duration::from_secs(60), silence: Duration::from_secs(120) }
+    }
 }
 
 impl HostProcesses {
@@ -78,8 +105,8 @@ impl HostProcesses {
     ///
     /// # Errors
     /// E448 if the folder cannot be used, another process has this index, or some process has not
-    /// joined within `patience`.
-    pub fn join(folder: &Path, index: usize, count: usize, patience: Duration) -> Result<Arc<dyn Processes>> {
+    /// joined in time.
+    pub fn join(folder: &Path, index: usize, count: usize, patience: Patience) -> Result<Arc<dyn Processes>> {
         let refused = |what: &str, found: String| {
             Diagnostic::new("E448", format!("process {index} of {count} cannot join the others: {what}"))
                 .at(folder.display().to_string())
@@ -92,22 +119,49 @@ impl HostProcesses {
         let life = File::options().create(true).truncate(false).write(true).open(life(folder, index));
         let life = life.map_err(|error| refused("its file cannot be opened", error.to_string()))?;
         life.try_lock().map_err(|error| refused("another process has this index", error.to_string()))?;
+        let unwritten = |error: std::io::Error| refused("its file cannot be written", error.to_string());
+        let beat = Heart::prepare(folder, index).map_err(unwritten)?;
         let joined = |index: usize| folder.join(format!("joined-{index}"));
-        File::create(joined(index)).map_err(|e| refused("its file cannot be written", e.to_string()))?;
+        File::create(joined(index)).map_err(unwritten)?;
         let begin = Instant::now();
         loop {
             let missing: Vec<usize> = (0..count).filter(|&other| !joined(other).exists()).collect();
             if missing.is_empty() {
                 break;
             }
-            if begin.elapsed() > patience {
-                let found = format!("processes {missing:?} have not joined after {patience:?}");
+            if begin.elapsed() > patience.joining {
+                let found = format!("processes {missing:?} have not joined after {:?}", patience.joining);
                 return Err(refused("some processes have not joined", found));
             }
             std::thread::sleep(LOOK_EVERY);
         }
-        let folder = folder.to_path_buf();
-        Ok(Arc::new(HostProcesses { folder, index, count, worlds: AtomicUsize::new(0), _life: life }))
+        let heart = Heart::start(folder, index, count, beat);
+        let heart = heart.map_err(|error| refused("it cannot have a heartbeat", error.to_string()))?;
+        Ok(Arc::new(HostProcesses {
+            folder: folder.to_path_buf(),
+            index,
+            count,
+            worlds: AtomicUsize::new(0),
+            host: host(),
+            heart,
+            silence: patience.silence,
+            _life: life,
+        }))
+    }
+
+    /// How messages call a process.
+    pub(crate) fn name(&self, process: usize) -> String {
+        format!("process {process} (id {} on {})", self.heart.id(process), self.host)
+    }
+
+    /// How long a process had no heartbeat.
+    pub(crate) fn silence(&self, process: usize) -> Duration {
+        self.heart.silence(process)
+    }
+
+    /// Whether a process had no heartbeat for longer than it may.
+    pub(crate) fn is_silent(&self, process: usize) -> bool {
+        self.silence(process) > self.silence
     }
 
     /// Whether another process has ended, for any reason.

@@ -14,6 +14,7 @@ use crate::copy::finish_streams;
 use crate::meeting::{Gate, Meeting};
 use crate::notify::Notify;
 use crate::share::{Action, Piece, Plan};
+use crate::sign::{Begun, Sign};
 use crate::spec::CollectiveSpec;
 use crate::sync::{AtomicPtr, Ordering};
 use crate::transport::{Failure, Poll, Transport};
@@ -26,6 +27,7 @@ pub struct SharedMemory {
     gate: Gate,
     notify: Notify,
     failure: OnceLock<Failure>,
+    begun: Begun,
 }
 
 /// The state of one collective.
@@ -70,6 +72,7 @@ impl SharedMemory {
             gate: Gate::new(rank_count),
             notify: Notify::new(),
             failure: OnceLock::new(),
+            begun: Begun::new(rank_count),
         })
     }
 
@@ -148,6 +151,14 @@ impl Transport for SharedMemory {
         let latest = arrived.iter().copied().max().unwrap_or(0);
         let ranks = spec.members.iter();
         ranks.zip(arrived).filter(|(_, epoch)| *epoch < latest).map(|(&rank, _)| rank).collect()
+    }
+
+    fn begin(&self, rank: usize, instruction: usize) {
+        self.begun.begin(rank, instruction);
+    }
+
+    fn sign(&self, rank: usize) -> Sign {
+        self.begun.sign(rank)
     }
 
     fn control_all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {

@@ -3,6 +3,7 @@
 use partita_base::{CollectiveId, Diagnostic, Result};
 
 use crate::notify::Notify;
+use crate::sign::Sign;
 use crate::spec::CollectiveSpec;
 
 /// The state of a rank in a collective.
@@ -88,12 +89,23 @@ pub trait Transport: Send + Sync {
     /// The member ranks that have not started this use of the collective although others have.
     fn missing(&self, collective: CollectiveId) -> Vec<usize>;
 
+    /// Publishes that a local rank begins an instruction, for those who ask after it is stuck or dead. Costs one store.
+    fn begin(&self, rank: usize, instruction: usize) {
+        let _ = (rank, instruction);
+    }
+
+    /// What is known of a rank of any process.
+    fn sign(&self, rank: usize) -> Sign {
+        let _ = rank;
+        Sign::default()
+    }
+
     /// The control channel, for communication outside the collectives of a program: an all-gather
     /// of bytes in process order. One thread of each process calls it, at the same points of the
     /// run. It still works after [`Transport::fail`], so that processes can save their state after
     /// a failed step.
     ///
     /// # Errors
-    /// E447 if another process has ended.
+    /// E447 if another process has ended, E443 if one does not run.
     fn control_all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>>;
 }

@@ -92,12 +92,24 @@ impl World {
     /// # Errors
     /// E447 if another process has ended.
     pub fn largest(&self, number: u64) -> Result<u64> {
+        self.joined(number, u64::max)
+    }
+
+    /// The bits that any process passed.
+    ///
+    /// # Errors
+    /// E447 if another process has ended.
+    pub fn union(&self, bits: u64) -> Result<u64> {
+        self.joined(bits, |one, other| one | other)
+    }
+
+    fn joined(&self, number: u64, join: impl Fn(u64, u64) -> u64) -> Result<u64> {
         if self.is_whole() {
             return Ok(number);
         }
         let all = self.transport.control_all_gather(&number.to_le_bytes())?;
         let numbers = all.iter().map(|bytes| bytes.as_slice().try_into().map_or(0, u64::from_le_bytes));
-        Ok(numbers.max().unwrap_or(number))
+        Ok(numbers.fold(number, join))
     }
 
     /// Whether any process passed true.

@@ -3,6 +3,7 @@
 mod checkpoint;
 mod flags;
 mod install;
+mod launch;
 mod predict;
 mod profile;
 mod train;
@@ -11,6 +12,7 @@ mod unread;
 pub use checkpoint::{CheckpointArgs, CheckpointCommand};
 pub use flags::ConfigFlags;
 pub use install::{CompletionsArgs, EnvArgs, ManArgs, NewArgs};
+pub use launch::LaunchArgs;
 pub use predict::{CalibrateArgs, CostModel, EstimateArgs, PlanArgs, SimulateArgs};
 pub use profile::{Grouping, Order, ProfileArgs, ProfileTable, ReportArgs, ReportForm};
 pub use train::TrainArgs;
@@ -25,7 +27,6 @@ use flags::item;
 use partita::engine::Engine;
 use partita_base::Diagnostic;
 use partita_runtime::KernelChoice;
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Train models on a mesh of devices, from code written for one device and a plan that says what is sharded.
@@ -359,23 +360,6 @@ pub struct RunArgs {
     /// Seed of random arguments.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-}
-
-/// Flags of `launch`.
-#[derive(Args, Clone, Debug)]
-pub struct LaunchArgs {
-    /// The number of processes.
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
-    pub processes: u32,
-    /// If a process dies, start all again up to N times; `partita train` continues from its last checkpoint.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub restarts: u32,
-    /// Start again with one process fewer for each that died. The mesh stays, and with it every number.
-    #[arg(long, requires = "restarts")]
-    pub elastic: bool,
-    /// The command that each process runs: `partita train ..`.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
-    pub command: Vec<OsString>,
 }
 
 /// Flags of `bench`.

@@ -1,6 +1,6 @@
-//! Ctrl-C, and the request to terminate, in a command that has something to finish.
+//! Ctrl-C, and the request to terminate, in a command that has something to finish; and files that grow too large.
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 use std::io;
 use std::sync::Arc;
@@ -28,6 +28,8 @@ impl Interrupt {
     /// Where the system does not allow it.
     pub fn catch() -> io::Result<Interrupt> {
         let interrupt = Interrupt { at_once: Arc::new(AtomicBool::new(true)), stop: Arc::default() };
+        // A file beyond the limit of the process is then an error of the write, as a full disk is, and not the end.
+        flag::register(SIGXFSZ, Arc::default())?;
         for signal in [SIGINT, SIGTERM] {
             // They run in this order: the first signal arms what the second one finds.
             flag::register_conditional_shutdown(signal, i32::from(EXIT_CODE), interrupt.at_once.clone())?;

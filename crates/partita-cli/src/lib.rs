@@ -37,6 +37,15 @@ pub fn run_with(arguments: Vec<OsString>) -> u8 {
 
 /// As [`run_with`], in a program with more engines. Of several processes, the first one prints.
 pub fn run_on(arguments: Vec<OsString>, host: &Host) -> u8 {
+    let code = printed(arguments, host);
+    if code != 0 {
+        launch::mark_told();
+    }
+    code
+}
+
+/// Runs the command, prints what it says, and returns its exit code.
+fn printed(arguments: Vec<OsString>, host: &Host) -> u8 {
     let json = arguments.iter().any(|argument| argument == "--json");
     let cli = match Cli::read(arguments) {
         Ok(cli) => cli,
@@ -57,7 +66,10 @@ pub fn run_on(arguments: Vec<OsString>, host: &Host) -> u8 {
     }
     match &ended {
         Ok(ending) => ending.exit_code(),
-        Err(_) if reason.is_none() => launch::CONSEQUENCE,
+        Err(consequence) if reason.is_none() => {
+            launch::leave(consequence);
+            launch::CONSEQUENCE
+        }
         Err(_) => 2,
     }
 }

@@ -139,6 +139,8 @@ pub struct CheckpointConfig {
     pub keep: usize,
     /// Whether every process writes the shards of its ranks, and none a whole tensor.
     pub sharded: bool,
+    /// Whether training continues while a copy of the state is written.
+    pub is_async: bool,
 }
 
 /// Operations that a verification may cost unless the config says otherwise: several minutes on the interpreter.
@@ -364,6 +366,7 @@ impl Config {
                 every: s.get("every", 0, "steps between checkpoints; 0 saves only at the end")?,
                 keep: s.get("keep", 2, "the number of this run's newest checkpoints that are kept")?,
                 sharded: s.get("sharded", false, "whether every process writes the shards of its ranks")?,
+                is_async: s.get("async", true, "whether training continues while a checkpoint is written")?,
             })
         })?;
         at_least_one("checkpoint.keep", checkpoint.keep as u64)?;

@@ -3,13 +3,13 @@
 use crate::config::Config;
 use crate::feeds::Feed;
 use crate::models::ModelKinds;
-use crate::trainer::Observer;
 use indexmap::IndexMap;
-use partita_base::Result;
+use partita_base::{Diagnostic, Result};
 use partita_nn::Model;
-use partita_runtime::checkpoint::{self, Checkpoint, FileStorage, RunFolder, TensorData};
+use partita_runtime::checkpoint::{self, Checkpoint, Good, Opened, RunFolder, TensorData};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The parent of the default run folders.
 const DEFAULT_DIR: &str = "runs";
@@ -17,24 +17,52 @@ const DEFAULT_DIR: &str = "runs";
 /// The config beside a checkpoint.
 pub const CONFIG_FILE: &str = "config.toml";
 
-/// A checkpoint and its folder.
+/// A checkpoint on disk and its folder. Its tensors are read later, as they are needed.
 #[derive(Clone, Debug)]
 pub struct Saved {
     /// The folder of the checkpoint.
     pub path: PathBuf,
-    /// Its contents.
-    pub checkpoint: Checkpoint,
+    opened: Arc<Opened>,
+    notes: Vec<String>,
 }
 
 impl Saved {
-    /// The checkpoint at `path`, which is the folder of a checkpoint or of a run; of a run, the newest.
+    /// The checkpoint at `path`, which is the folder of a checkpoint or of a run; of a run, the newest. If the run does not
+    /// say which one that is, it is the newest that is whole.
     ///
     /// # Errors
-    /// E311 to E313: what [`checkpoint::load`] says.
+    /// E311 to E313: what [`checkpoint::find_good`] and [`Opened::open`] say.
     pub fn at(path: &Path) -> Result<Saved> {
-        let path = checkpoint::find(path)?;
-        let checkpoint = checkpoint::load(&path)?;
-        Ok(Saved { path, checkpoint })
+        let Good { path, passed } = checkpoint::find_good(path)?;
+        let note = |error: &Box<Diagnostic>| {
+            let at = error.at.as_deref().unwrap_or_default();
+            format!("passed over a newer checkpoint, {} at {at}: {}", error.message, error.code)
+        };
+        let notes = passed.iter().map(note).collect();
+        Ok(Saved { opened: Arc::new(Opened::open(&path)?), path, notes })
+    }
+
+    /// What the user should know of the choice.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The checkpoint as it was found, to read parts of it.
+    pub fn opened(&self) -> &Opened {
+        &self.opened
+    }
+
+    /// Steps taken.
+    pub fn step(&self) -> u64 {
+        self.opened.step()
+    }
+
+    /// Its contents.
+    ///
+    /// # Errors
+    /// E312 and E313: those of [`Opened::load`].
+    pub fn checkpoint(&self) -> Result<Checkpoint> {
+        self.opened.load()
     }
 
     /// The checkpoint at `path`; without a path, that of the folder which the config names, or else of the newest run of
@@ -66,7 +94,8 @@ impl Saved {
     pub fn weights(&self, model: &Model) -> Result<IndexMap<String, TensorData>> {
         let wanted: Vec<_> =
             model.kept().map(|(name, spec)| (name.clone(), spec.ty.dtype, spec.ty.shape.to_vec())).collect();
-        let found = wanted.iter().filter_map(|(name, ..)| self.checkpoint.tensors.get_key_value(name));
+        let checkpoint = self.checkpoint()?;
+        let found = wanted.iter().filter_map(|(name, ..)| checkpoint.tensors.get_key_value(name));
         let tensors = found.map(|(name, tensor)| (name.clone(), tensor.clone())).collect();
         let weights = Checkpoint { tensors, ..Checkpoint::default() };
         checkpoint::compare(&wanted, &weights).map_err(|error| error.at(self.path.display().to_string()))?;
@@ -84,10 +113,10 @@ pub fn default_dir(config: &Config) -> PathBuf {
 pub(crate) fn folder(config: &Config, resumed: Option<&Saved>) -> Result<RunFolder> {
     let keep = config.checkpoint.keep;
     let named = config.checkpoint.dir.as_deref();
-    let home = resumed.and_then(|saved| Some((checkpoint::run_folder(&saved.path)?, &saved.checkpoint)));
+    let home = resumed.and_then(|saved| Some((checkpoint::run_folder(&saved.path)?, saved.opened.meta())));
     match (home, named) {
-        (Some((home, checkpoint)), named) if named.is_none_or(|dir| is_same(dir, home)) => {
-            RunFolder::reopen(home, checkpoint, keep)
+        (Some((home, meta)), named) if named.is_none_or(|dir| is_same(dir, home)) => {
+            RunFolder::reopen(home, meta, keep)
         }
         (_, Some(dir)) => RunFolder::create(dir, keep),
         (_, None) => RunFolder::create_numbered(&default_dir(config), keep),
@@ -104,28 +133,10 @@ pub(crate) fn metadata(config: &Config, feed: &dyn Feed, batch: u64) -> BTreeMap
     meta
 }
 
-/// Writes a checkpoint with the config beside it; returns its folder.
-///
-/// # Errors
-/// E315 if the disk is full or a write fails.
-pub(crate) fn save(
-    folder: &RunFolder,
-    config: &Config,
-    checkpoint: Checkpoint,
-    observer: &mut dyn Observer,
-) -> Result<PathBuf> {
-    let path = folder.save(&FileStorage, checkpoint)?;
-    save_config(&path, config, observer);
-    Ok(path)
-}
-
-/// Writes the config beside a checkpoint.
-pub(crate) fn save_config(path: &Path, config: &Config, observer: &mut dyn Observer) {
+/// The files beside a checkpoint: the config.
+pub(crate) fn beside(config: &Config) -> BTreeMap<String, String> {
     let resolved = toml::to_string(&config.resolved).expect("a table prints");
-    // The checkpoint is complete without the config: a failure here must not end the run.
-    if let Err(error) = std::fs::write(path.join(CONFIG_FILE), resolved) {
-        observer.note(&format!("could not write {CONFIG_FILE} beside the checkpoint: {error}"));
-    }
+    BTreeMap::from([(CONFIG_FILE.to_string(), resolved)])
 }
 
 /// Whether two paths lead to one folder.

@@ -28,6 +28,7 @@ use partita_schedule::{
 };
 use partita_spmd::better_mesh;
 use std::sync::Arc;
+use std::time::Duration;
 
 mod plan;
 
@@ -62,6 +63,8 @@ pub struct Execution {
     pub deterministic: bool,
     /// Records when each thread executed which instruction.
     pub record: bool,
+    /// How long ranks may make no progress before the run ends as stuck; two minutes by default.
+    pub watchdog: Option<Duration>,
     /// The processes that share the ranks; without them this process runs all.
     pub processes: Option<Arc<dyn Processes>>,
 }
@@ -377,13 +380,14 @@ impl Session {
 
     /// How programs are run.
     pub fn runner_options(&self) -> RunnerOptions {
-        let Execution { workers, deterministic, record, processes } = self.execution.clone();
+        let Execution { workers, deterministic, record, watchdog, processes } = self.execution.clone();
         RunnerOptions {
             cpu: self.cpu.clone(),
             memory: self.config.train.memory_limit,
             workers,
             deterministic,
             record,
+            watchdog: watchdog.unwrap_or(RunnerOptions::default().watchdog),
             processes,
             ..RunnerOptions::default()
         }

@@ -6,13 +6,13 @@
 use crate::feeds::Feed;
 use crate::planned_step::PlannedStep;
 use crate::profile::{Cycle, Profiler, Recording};
-use crate::run_files::{Saved, folder, metadata, save, save_config};
+use crate::run_files::{Saved, beside, folder, metadata};
 use crate::sample::{Decoder, Sampler};
 use crate::session::{Session, has_loss};
 use crate::validator::Validator;
 use partita_base::{Diagnostic, Result};
 use partita_nn::Model;
-use partita_runtime::checkpoint::{Checkpoint, FileStorage, RunFolder};
+use partita_runtime::checkpoint::{Checkpoint, FileStorage, RunFolder, Saving};
 use partita_runtime::{DIVERGED, Runner, StepReport};
 use partita_schedule::{Built, Plan};
 use std::collections::BTreeMap;
@@ -97,7 +97,9 @@ pub struct Trainer {
     /// The loss without dropout; made when it is first needed.
     validator: Option<Validator>,
     /// Only the process of rank 0 has it, and writes for all.
-    folder: Option<RunFolder>,
+    folder: Option<Arc<RunFolder>>,
+    /// The checkpoint that is being written, and the number of steps before it.
+    saving: Option<(u64, Saving)>,
     profiler: Option<Profiler>,
     /// Steps of the resumed run.
     first: u64,
@@ -142,15 +144,20 @@ impl Trainer {
             .help("let the model return its loss, and name it if there are several: --set model.loss=NAME"));
         }
         let mut step = session.prepare(built)?;
-        let (mut first, mut first_batch) = (0, 0);
-        if let Some(Saved { path, checkpoint }) = resumed {
-            let at = |error: Box<Diagnostic>| error.at(path.display().to_string());
-            step.train_loop.restore(checkpoint).map_err(at)?;
-            first_batch = feed.resume(&checkpoint.meta).map_err(at)?;
-            first = checkpoint.step;
-        }
+        // From here on no other run removes the checkpoint that is read.
         let is_first = step.train_loop.runner().world().is_first();
-        let folder = is_first.then(|| folder(session.config(), resumed)).transpose()?;
+        let folder = is_first.then(|| folder(session.config(), resumed)).transpose()?.map(Arc::new);
+        let (mut first, mut first_batch) = (0, 0);
+        if let Some(saved) = resumed {
+            // What is damaged names the file itself.
+            let at = |error: Box<Diagnostic>| match error.at {
+                Some(_) => error,
+                None => error.at(saved.path.display().to_string()),
+            };
+            step.train_loop.resume(saved.opened()).map_err(at)?;
+            first_batch = feed.resume(saved.opened().meta()).map_err(at)?;
+            first = saved.step();
+        }
         Ok(Trainer {
             session: session.clone(),
             model,
@@ -159,6 +166,7 @@ impl Trainer {
             feed,
             validator: None,
             folder,
+            saving: None,
             profiler: None,
             first,
             first_batch,
@@ -189,7 +197,7 @@ impl Trainer {
 
     /// The folder of the checkpoints; `None` in a process that does not write them.
     pub fn folder(&self) -> Option<&Path> {
-        self.folder.as_ref().map(RunFolder::path)
+        self.folder.as_ref().map(|folder| folder.path())
     }
 
     /// Gives parameters their initial values, unless the run resumes another. [`Trainer::fit`] does so if need be.
@@ -255,7 +263,7 @@ impl Trainer {
             }
             let report = match self.step.step(&batch, rate) {
                 Ok(report) => report,
-                Err(error) => return Err(self.rescue(error, observer)),
+                Err(error) => return Err(self.rescue(error)),
             };
             let done = step + 1;
             if let Some(profiler) = &mut self.profiler {
@@ -274,9 +282,11 @@ impl Trainer {
                 }
                 validating += pause.elapsed();
             }
-            self.state.is_stopped = !is_last && self.is_asked(stop)?;
-            if is_last || self.state.is_stopped || every(save_every) {
-                self.save(observer)?;
+            self.state.is_stopped = !is_last && self.agree(stop)?;
+            if is_last || self.state.is_stopped {
+                self.save()?;
+            } else if every(save_every) {
+                self.begin_save()?;
             }
             if self.state.is_stopped {
                 break;
@@ -284,6 +294,20 @@ impl Trainer {
         }
         self.state.duration += began.elapsed().saturating_sub(validating);
         Ok(self.state.clone())
+    }
+
+    /// What the processes agree on after a step: whether any of them is asked to stop. The checkpoint that was written in
+    /// the meantime is completed once all have written.
+    fn agree(&mut self, stop: &AtomicBool) -> Result<bool> {
+        const STOP: u64 = 1;
+        const WRITING: u64 = 2;
+        let is_writing = self.saving.as_ref().is_some_and(|(_, saving)| !saving.is_written());
+        let own = if stop.load(Ordering::SeqCst) { STOP } else { 0 } | if is_writing { WRITING } else { 0 };
+        let all = self.step.train_loop.runner().world().union(own)?;
+        if all & WRITING == 0 {
+            self.settle()?;
+        }
+        Ok(all & STOP != 0)
     }
 
     /// Whether any process is asked to stop.
@@ -321,46 +345,51 @@ impl Trainer {
     }
 
     /// Saves parameters, optimizer states and the position in the data, with the config beside them; returns the folder of
-    /// the checkpoint.
+    /// the checkpoint once it is complete.
     ///
     /// # Errors
     /// E315 if the disk is full or a write fails.
-    pub fn save(&mut self, observer: &mut dyn Observer) -> Result<PathBuf> {
-        let train_loop = &self.step.train_loop;
-        if self.session.config().checkpoint.sharded {
-            let checkpoint =
-                Checkpoint { step: self.state.done, meta: self.metadata(), ..Checkpoint::default() };
-            let (world, shards) = (train_loop.runner().world(), train_loop.shards()?);
-            let folder = self.folder.as_ref();
-            let path = RunFolder::save_shards(folder, world, &FileStorage, checkpoint, &shards)?;
-            if folder.is_some() {
-                save_config(&path, self.session.config(), observer);
-            }
-            self.state.saved = Some((self.state.done, path.clone()));
-            return Ok(path);
+    pub fn save(&mut self) -> Result<PathBuf> {
+        self.begin_save()?;
+        self.settle()?;
+        Ok(self.state.saved.as_ref().expect("just saved").1.clone())
+    }
+
+    /// Begins to save a copy of the state. It is complete after the next call of [`Trainer::settle`]; without
+    /// `checkpoint.async` that is at once. At most one checkpoint is being written, and this waits for the one before.
+    fn begin_save(&mut self) -> Result<()> {
+        self.settle()?;
+        let (train_loop, config) = (&self.step.train_loop, self.session.config());
+        let (meta, step) = (self.metadata(), self.state.done);
+        let (checkpoint, shards) = match config.checkpoint.sharded {
+            true => (Checkpoint { step, meta, ..Checkpoint::default() }, Some(train_loop.shards()?)),
+            false => (train_loop.checkpoint(meta)?, None),
+        };
+        let checkpoint = Checkpoint { beside: beside(config), ..checkpoint };
+        let world = train_loop.runner().world();
+        let saving = Saving::begin(self.folder.as_ref(), world, Arc::new(FileStorage), checkpoint, shards)?;
+        self.saving = Some((step, saving));
+        if config.checkpoint.is_async { Ok(()) } else { self.settle() }
+    }
+
+    /// Waits for the checkpoint that is being written, if there is one.
+    fn settle(&mut self) -> Result<()> {
+        if let Some((step, saving)) = self.saving.take() {
+            let path = saving.finish(self.step.train_loop.runner().world())?;
+            self.state.saved = Some((step, path));
         }
-        let checkpoint = train_loop.checkpoint(self.metadata())?;
-        let mut own = None;
-        let told = train_loop.runner().world().broadcast(0, || {
-            let folder = self.folder.as_ref().expect("the process of rank 0 has the folder");
-            let path = save(folder, self.session.config(), checkpoint, observer)?;
-            let told = path.to_string_lossy().into_owned().into_bytes();
-            own = Some(path);
-            Ok(told)
-        })?;
-        let path = own.unwrap_or_else(|| PathBuf::from(String::from_utf8_lossy(&told).into_owned()));
-        self.state.saved = Some((self.state.done, path.clone()));
-        Ok(path)
+        Ok(())
     }
 
     /// After a step that diverged, saves the state before it, unless that is saved already.
-    fn rescue(&mut self, error: Box<Diagnostic>, observer: &mut dyn Observer) -> Box<Diagnostic> {
+    fn rescue(&mut self, error: Box<Diagnostic>) -> Box<Diagnostic> {
         if error.code != DIVERGED || self.state.last.is_none() {
             return error;
         }
         let done = self.state.done;
+        let settled = self.settle();
         if self.state.saved.as_ref().is_none_or(|(step, _)| *step != done)
-            && let Err(unsaved) = self.save(observer)
+            && let Err(unsaved) = settled.and_then(|()| self.save())
         {
             return error.note(format!("the state after step {done} is lost: {unsaved}"));
         }

@@ -183,7 +183,7 @@ pub fn export(session: &Session, form: Form, from: Option<&Saved>) -> Result<Xla
         None => error,
     };
     let (first, first_batch) = match from {
-        Some(saved) => (saved.checkpoint.step, feed.resume(&saved.checkpoint.meta).map_err(at)?),
+        Some(saved) => (saved.step(), feed.resume(saved.opened().meta()).map_err(at)?),
         None => (0, 0),
     };
     let mut feeds = IndexMap::new();
@@ -193,7 +193,7 @@ pub fn export(session: &Session, form: Form, from: Option<&Saved>) -> Result<Xla
         }
     }
     let state = match from {
-        Some(saved) => saved_state(&saved.checkpoint, &module, &parts).map_err(at)?,
+        Some(saved) => saved_state(&saved.checkpoint()?, &module, &parts).map_err(at)?,
         None => {
             let split = |(name, value): (String, Literal)| match built
                 .pieces

@@ -5,7 +5,7 @@
 
 use crate::engine::Engine;
 use crate::feeds::Feed;
-use crate::run_files::{Saved, folder, metadata, save};
+use crate::run_files::{Saved, beside, folder, metadata};
 use crate::session::Session;
 use crate::trainer::{Finished, Observer, StepDone};
 use crate::validator::Validator;
@@ -13,7 +13,7 @@ use crate::xla::{self, Form};
 use partita_base::{Diagnostic, Result};
 use partita_nn::Model;
 use partita_runtime::StepReport;
-use partita_runtime::checkpoint::{Checkpoint, RunFolder, import_weights};
+use partita_runtime::checkpoint::{Checkpoint, FileStorage, RunFolder, import_weights};
 use serde::Deserialize;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -88,7 +88,7 @@ impl XlaTrainer {
         std::fs::create_dir(&path).map_err(|error| failed("its folder cannot be made", error.to_string()))?;
         step.write(&path)?;
         let (first, first_batch) = match resumed {
-            Some(saved) => (saved.checkpoint.step, feed.resume(&saved.checkpoint.meta)?),
+            Some(saved) => (saved.step(), feed.resume(saved.opened().meta())?),
             None => (0, 0),
         };
         Ok(XlaTrainer {
@@ -176,7 +176,7 @@ impl XlaTrainer {
         let _ = std::fs::remove_file(file);
         let config = self.session.config();
         let meta = metadata(config, self.feed.as_ref(), self.first_batch + (step - self.first));
-        let checkpoint = Checkpoint { tensors, step, meta };
+        let checkpoint = Checkpoint { tensors, step, meta, beside: beside(config) };
         if step == total && config.train.validate_batches > 0 && self.feed.validation_batches() > 0 {
             let plan = self.session.plan(&self.model)?;
             let mut validator = Validator::new(&self.session, &self.model, &plan)?;
@@ -187,7 +187,7 @@ impl XlaTrainer {
                 observer.validation(step, loss);
             }
         }
-        let path = save(&self.folder, config, checkpoint, observer)?;
+        let path = self.folder.save(&FileStorage, checkpoint)?;
         self.state.saved = Some((step, path));
         Ok(())
     }

@@ -10,18 +10,21 @@
 //!   checksum of the two files.
 //!
 //! Or, if every process writes its own shards, `shards-<rank>.safetensors` for each process in place
-//! of the two.
+//! of the two; `state.json` is an index of the parts then.
 
 mod export;
 mod folder;
+mod opened;
 mod read;
 mod save;
+mod saving;
 mod shards;
 mod storage;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
@@ -30,7 +33,9 @@ use serde::{Deserialize, Serialize};
 
 pub use export::export_weights;
 pub use folder::{RunFolder, newest_run};
-pub use read::{find, import_weights, latest, list, load, run_folder};
+pub use opened::{Opened, Region};
+pub use read::{Good, find, find_good, import_weights, latest, list, load, newest_good, run_folder};
+pub use saving::{Saving, SharedStorage};
 pub use shards::Shard;
 pub use storage::{FileStorage, Storage};
 
@@ -73,13 +78,18 @@ pub struct Checkpoint {
     pub step: u64,
     /// Data position, seed, model config, optimizer name and the like.
     pub meta: BTreeMap<String, String>,
+    /// Further text files of the folder, by name: written with the checkpoint, and not read with it.
+    pub beside: BTreeMap<String, String>,
 }
 
 /// `state.json`.
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct State {
     format: String,
     step: u64,
+    /// The order in which runs beside each other were opened, of the run that wrote it.
+    #[serde(default)]
+    turn: u64,
     meta: BTreeMap<String, String>,
     files: BTreeMap<String, FileState>,
     /// Names in the checkpoint's order; safetensors files have an order of their own.
@@ -89,7 +99,7 @@ struct State {
     shards: BTreeMap<String, shards::Sharded>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct FileState {
     bytes: u64,
     checksum: String,
@@ -103,23 +113,33 @@ const SHARDED_FORMAT: &str = "partita-checkpoint-2";
 /// # Errors
 /// E314 with a table of missing and extra names, and of different shapes or types.
 pub fn compare(expected: &[(String, DType, Vec<usize>)], checkpoint: &Checkpoint) -> Result<()> {
+    let types = checkpoint.tensors.iter();
+    let types =
+        types.map(|(name, tensor)| (name.as_str(), (tensor.dtype, tensor.shape.as_slice()))).collect();
+    compare_types(expected, &types)
+}
+
+/// As [`compare`], with the types of the tensors of a checkpoint.
+///
+/// # Errors
+/// As [`compare`].
+pub fn compare_types(
+    expected: &[(String, DType, Vec<usize>)],
+    tensors: &IndexMap<&str, (DType, &[usize])>,
+) -> Result<()> {
     let wanted: IndexMap<&str, (DType, &[usize])> =
         expected.iter().map(|(name, dtype, shape)| (name.as_str(), (*dtype, shape.as_slice()))).collect();
-    let extra: Vec<&str> =
-        checkpoint.tensors.keys().map(String::as_str).filter(|name| !wanted.contains_key(name)).collect();
+    let extra: Vec<&str> = tensors.keys().copied().filter(|name| !wanted.contains_key(name)).collect();
     let (mut missing, mut different) = (Vec::new(), Vec::new());
     for (&name, &(dtype, shape)) in &wanted {
-        match checkpoint.tensors.get(name) {
+        match tensors.get(name) {
             None => {
                 let hint =
                     did_you_mean(name, extra.iter().copied()).map_or(String::new(), |h| format!("  ({h})"));
                 missing.push(format!("{name}: {dtype}{shape:?}{hint}"));
             }
-            Some(found) if (found.dtype, found.shape.as_slice()) != (dtype, shape) => {
-                different.push(format!(
-                    "{name}: expected {dtype}{shape:?}, found {}{:?}",
-                    found.dtype, found.shape
-                ));
+            Some(found) if *found != (dtype, shape) => {
+                different.push(format!("{name}: expected {dtype}{shape:?}, found {}{:?}", found.0, found.1));
             }
             Some(_) => {}
         }
@@ -130,10 +150,10 @@ pub fn compare(expected: &[(String, DType, Vec<usize>)], checkpoint: &Checkpoint
     let counts = format!("{} missing, {} extra, {} different", missing.len(), extra.len(), different.len());
     let mut diagnostic = Diagnostic::new("E314", "the checkpoint does not fit the model and its optimizer")
         .expected(format!("{} tensors", wanted.len()))
-        .found(format!("{} tensors: {counts}", checkpoint.tensors.len()));
+        .found(format!("{} tensors: {counts}", tensors.len()));
     let extra = extra.iter().map(|name| {
-        let tensor = &checkpoint.tensors[*name];
-        format!("{name}: {}{:?}", tensor.dtype, tensor.shape)
+        let (dtype, shape) = tensors[*name];
+        format!("{name}: {dtype}{shape:?}")
     });
     for (label, rows) in [("missing", missing), ("different", different), ("extra", extra.collect())] {
         if !rows.is_empty() {
@@ -176,6 +196,15 @@ fn to_safetensors(dtype: DType) -> Dtype {
 /// The element type, or `None` if this crate has no such type (8-bit floats, complex numbers).
 fn from_safetensors(dtype: Dtype) -> Option<DType> {
     DType::ALL.into_iter().find(|&ours| to_safetensors(ours) == dtype)
+}
+
+/// E315 of a checkpoint of which a part could not be written.
+fn unwritten(path: &Path, found: String) -> Box<Diagnostic> {
+    Diagnostic::new("E315", "the checkpoint was not written")
+        .at(path.display().to_string())
+        .expected("a folder that all processes can write to")
+        .found(found)
+        .help("check the space on the disk, the folder and its permissions")
 }
 
 /// A checksum against damage, not against malice: mixes 64-bit words one after the other.

@@ -54,7 +54,7 @@ pub struct RunnerOptions {
     /// finite, before programs that were lowered with a guard replace parameters and states: they
     /// keep their values from the step before.
     pub nan_guard: bool,
-    /// Watchdog: how long all ranks may make no progress before the run fails as stuck.
+    /// Watchdog: how long all ranks of this process may make no progress before the run fails as stuck.
     pub watchdog: Duration,
     /// The memory limit of the process: the arenas of all ranks are checked against it before they
     /// are allocated.
@@ -199,11 +199,7 @@ impl Runner {
             homes: Homes::new(workers),
             awake,
             watchdog: options.watchdog,
-            pulse: Pulse {
-                progress: AtomicU64::new(0),
-                positions: (0..world.rank_count()).map(|_| AtomicUsize::new(0)).collect(),
-                is_stopped: AtomicBool::new(false),
-            },
+            pulse: Pulse { progress: AtomicU64::new(0), is_stopped: AtomicBool::new(false) },
             recorder: Recorder::new(workers, options.record),
             has_failed: AtomicBool::new(false),
             control: Control::default(),

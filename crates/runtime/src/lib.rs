@@ -23,6 +23,6 @@ pub use executor::{
     AWAKE, DIVERGED, Fault, Interrupter, Lent, MOST_WORKERS, PEER_FAILED, Runner, RunnerOptions,
 };
 pub use memory::{Machine, MemoryLimit};
-pub use partita_comm::{HostProcesses, PROCESS_ENDED, Processes, World};
+pub use partita_comm::{HostProcesses, PROCESS_ENDED, Patience, Processes, World};
 pub use partita_kernels::{KernelChoice, KernelOptions};
 pub use train::{BatchTensor, StepReport, TensorLayout, TrainLoop};

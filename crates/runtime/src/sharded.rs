@@ -53,6 +53,32 @@ pub(crate) fn place(
     copy_box(size, extents, (part, from), (whole, Window { shape, start: offset }));
 }
 
+/// The first index and the extents of what two boxes of a tensor share, each given in the same way; `None` for nothing.
+pub(crate) fn shared(
+    one: (&[usize], &[usize]),
+    other: (&[usize], &[usize]),
+) -> Option<(Vec<usize>, Vec<usize>)> {
+    let start: Vec<usize> = one.0.iter().zip(other.0).map(|(a, b)| *a.max(b)).collect();
+    let end = |d: usize| (one.0[d] + one.1[d]).min(other.0[d] + other.1[d]);
+    let extents = (0..start.len()).map(|d| end(d).checked_sub(start[d]).filter(|&extent| extent > 0));
+    let extents = extents.collect::<Option<Vec<usize>>>()?;
+    Some((start, extents))
+}
+
+/// Copies what two dense boxes of a tensor share; returns the number of elements.
+pub(crate) fn copy_shared(
+    size: usize,
+    from: (&[u8], (&[usize], &[usize])),
+    to: (&mut [u8], (&[usize], &[usize])),
+) -> usize {
+    let Some((start, extents)) = shared(from.1, to.1) else { return 0 };
+    let within = |offset: &[usize]| start.iter().zip(offset).map(|(at, from)| at - from).collect::<Vec<_>>();
+    let (source, target) = (within(from.1.0), within(to.1.0));
+    let from = (from.0, Window { shape: from.1.1, start: &source });
+    copy_box(size, &extents, from, (to.0, Window { shape: to.1.1, start: &target }));
+    extents.iter().product()
+}
+
 /// The shard of a global tensor at position `rank` of the mesh: dense bytes of its local shape,
 /// empty if its shard is. `global` has the bytes of `shape`; the sharding is not partial.
 pub fn scatter(

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use half::bf16;
 use partita_base::{DType, Diagnostic, Id, Result};
 use partita_comm::{
-    CollectiveSpec, Combiner, Endpoint, Exchange, Failure, HostProcesses, Poll, Processes, World, run_ranks,
+    CollectiveSpec, Combiner, Endpoint, Exchange, Failure, HostProcesses, Patience, Poll, Processes, World,
+    run_ranks,
 };
 
 use crate::mailbox;
@@ -31,7 +32,7 @@ fn each<T: Send>(kind: Kind, count: usize, body: impl Fn(Arc<dyn Processes>) -> 
     let connected = if let Kind::Messages(seed) = kind { mailbox::join(count, seed) } else { Vec::new() };
     let join = |index: usize| match connected.get(index) {
         Some(processes) => processes.clone(),
-        None => HostProcesses::join(folder.path(), index, count, Duration::from_secs(30)).unwrap(),
+        None => HostProcesses::join(folder.path(), index, count, Patience::default()).unwrap(),
     };
     std::thread::scope(|scope| {
         let process = |index: usize| {
@@ -197,15 +198,51 @@ fn leave(kind: Kind) {
     let barrier =
         |world: &World| Endpoint::new(world.transport(), 0).barrier(Id::new(0)).unwrap_err().message;
     let told = ends(&barrier);
-    assert!(told.contains("process 1 has"), "{told}");
+    assert!(told.contains("process 1") && told.contains(" has "), "{told}");
     let told = ends(&|world| world.barrier().unwrap_err().message);
-    assert_eq!(told, "process 1 has ended");
+    assert!(told.starts_with("process 1") && told.ends_with(" has ended"), "{told}");
+}
+
+/// What process 0 of two says when it waits for process 1, which has joined and does nothing; it holds its lock, or not.
+fn told_of_a_silent_one(holds_lock: bool) -> Box<Diagnostic> {
+    let folder = tempfile::tempdir().unwrap();
+    let create = |name: &str| std::fs::File::create(folder.path().join(name)).unwrap();
+    let beat = [&1u64.to_le_bytes()[..], &77u32.to_le_bytes()].concat();
+    std::fs::write(folder.path().join("heartbeat-1"), beat).unwrap();
+    create("joined-1");
+    let life = create("process-1");
+    if holds_lock {
+        life.lock().unwrap();
+    }
+    let silence = Duration::from_millis(600);
+    let patience = Patience { silence, ..Patience::default() };
+    let processes = HostProcesses::join(folder.path(), 0, 2, patience).unwrap();
+    let world = processes.world(4, vec![]).unwrap();
+    let transport = world.transport();
+    transport.begin(1, 7);
+    assert_eq!([0, 1].map(|rank| transport.sign(rank).instruction), [None, Some(7)]);
+    let error = world.barrier().unwrap_err();
+    let sign = transport.sign(2);
+    assert_eq!((sign.has_ended, sign.instruction), (!holds_lock, None));
+    assert!(sign.process.starts_with("process 1 (id 77 on "), "{sign:?}");
+    assert!(!holds_lock || sign.silence > silence, "{sign:?}");
+    error
+}
+
+#[test]
+fn a_process_without_a_heartbeat_is_told_from_one_that_has_ended() {
+    for (holds_lock, code, what) in [(true, "E443", "has not run for"), (false, "E447", "has ended")] {
+        let error = told_of_a_silent_one(holds_lock);
+        assert!(error.code == code && error.message.contains(what), "{error}");
+        assert_eq!(error.notes, ["rank 2 had begun no instruction", "rank 3 had begun no instruction"]);
+    }
 }
 
 #[test]
 fn places_among_the_processes_are_checked() {
     let folder = tempfile::tempdir().unwrap();
-    let join = |index, count| HostProcesses::join(folder.path(), index, count, Duration::from_millis(30));
+    let hasty = Patience { joining: Duration::from_millis(30), ..Patience::default() };
+    let join = |index, count| HostProcesses::join(folder.path(), index, count, hasty);
     let code = |joined: Result<Arc<dyn Processes>>| joined.unwrap_err().code;
     assert_eq!(code(join(2, 2)), "E448");
     let alone = join(0, 1).unwrap();
@@ -260,7 +297,7 @@ fn a_file_that_cannot_be_made_is_told_and_waited_for_by_nobody() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("world-0.tmp")).unwrap();
     let process = |index: usize| {
-        let processes = HostProcesses::join(folder.path(), index, 2, Duration::from_secs(30)).unwrap();
+        let processes = HostProcesses::join(folder.path(), index, 2, Patience::default()).unwrap();
         let error = processes.world(2, vec![CollectiveSpec::send(0, 1, 8)]).err().unwrap();
         error.code
     };

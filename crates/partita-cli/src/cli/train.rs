@@ -40,6 +40,9 @@ pub struct TrainArgs {
     /// Run all ranks on one thread, in a fixed order.
     #[arg(long, conflicts_with = "workers")]
     pub deterministic: bool,
+    /// End the run if its ranks make no progress for so long, or another process of the run does not run; by default 120.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub watchdog: Option<u64>,
     /// Steps between printed lines.
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
     pub log_every: Option<u64>,

@@ -83,15 +83,12 @@ pub fn checkpoint(args: &CheckpointArgs, output: &mut Output) -> Result<Ending> 
         }
         CheckpointCommand::Convert { path, out } => {
             let path = find(path)?;
-            let checkpoint = load(&path)?;
-            let written = RunFolder::create(out, 1)?.save(&FileStorage, checkpoint)?;
+            let mut checkpoint = load(&path)?;
             // The config beside a checkpoint is text, and stays as it is.
-            let config = path.join(CONFIG_FILE);
-            if config.exists()
-                && let Err(error) = std::fs::copy(&config, written.join(CONFIG_FILE))
-            {
-                output.note(format!("could not write {CONFIG_FILE} beside the checkpoint: {error}"));
+            if let Ok(config) = std::fs::read_to_string(path.join(CONFIG_FILE)) {
+                checkpoint.beside.insert(CONFIG_FILE.to_string(), config);
             }
+            let written = RunFolder::create(out, 1)?.save(&FileStorage, checkpoint)?;
             answer(&Checkpoints { checkpoints: vec![listed(&written, None)] }, Checkpoints::text, output);
             Ok(Ending::Done)
         }

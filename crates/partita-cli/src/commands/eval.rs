@@ -58,7 +58,7 @@ pub fn eval(args: &EvalArgs, output: &mut Output) -> Result<()> {
     let mut validator = output
         .during("lowering the validation", || Validator::new(session, &model, &session.plan(&model)?))?;
     let at = |error: Box<Diagnostic>| error.at(saved.path.display().to_string());
-    validator.restore(&saved.checkpoint).map_err(at)?;
+    validator.restore(&saved.checkpoint()?).map_err(at)?;
     let loss = output.during("evaluating", || validator.loss(feed.as_ref(), batches, &|| Ok(false)))?;
     let loss = loss.ok_or_else(|| {
         Diagnostic::new("E303", "no data is held out for validation")
@@ -71,7 +71,7 @@ pub fn eval(args: &EvalArgs, output: &mut Output) -> Result<()> {
         rows: session.config().train.batch,
         mesh: session.mesh().to_string(),
         checkpoint: saved.path.display().to_string(),
-        step: saved.checkpoint.step,
+        step: saved.step(),
         unigram_nats: baselines.map(|baselines| baselines.unigram_nats),
         bigram_nats: baselines.map(|baselines| baselines.bigram_nats),
     };

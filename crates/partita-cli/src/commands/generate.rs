@@ -30,7 +30,7 @@ pub fn generate(args: &GenerateArgs, output: &mut Output) -> Result<()> {
             .found(name)
     })?;
     let at = |error: Box<Diagnostic>| error.at(saved.path.display().to_string());
-    decoder.restore(&saved.checkpoint).map_err(at)?;
+    decoder.restore(&saved.checkpoint()?).map_err(at)?;
     let sampler = Sampler { temperature: args.temperature, top_k: args.top_k, seed: args.seed };
     let prompt = args.prompt.as_bytes();
     let text = output.during("generating", || decoder.generate(&sampler, prompt, args.tokens as usize))?;

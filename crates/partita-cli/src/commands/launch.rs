@@ -8,8 +8,8 @@ use partita::engine::{Engine, Host};
 use partita::launcher;
 use partita::session::Execution;
 use partita_base::{Diagnostic, Result};
-use partita_runtime::checkpoint::latest;
-use partita_runtime::{HostProcesses, PEER_FAILED, PROCESS_ENDED, Processes};
+use partita_runtime::checkpoint::newest_good;
+use partita_runtime::{HostProcesses, PEER_FAILED, PROCESS_ENDED, Patience, Processes};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -23,12 +23,18 @@ const PLACE: &str = "PARTITA_LAUNCH";
 /// The exit code of a launched process that ended only because another one failed.
 pub const CONSEQUENCE: u8 = 3;
 
-/// Files in the folder in which processes meet: the checkpoint folder of their run, and that of the run before a restart.
+/// Files in the folder in which processes meet: the checkpoint folder of their run, and after a restart the checkpoint to
+/// continue from.
 const RUN: &str = "run";
 const RESTARTED: &str = "restarted";
 
-/// How long processes wait for each other at first.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Beginnings of names of files there, which end with the index of a process: one that ended because of another one
+/// leaves what it knows of that, and one that fails marks that it has printed why.
+const KNOWN: &str = "known-";
+const TOLD: &str = "told-";
+
+/// The most lines that are shown of what a failed process said on standard error.
+const LINES_SHOWN: usize = 8;
 
 /// How long the others have to end by themselves when one has failed.
 const GRACE: Duration = Duration::from_secs(3);
@@ -71,7 +77,9 @@ pub fn share_on(engine: Engine, host: &Host, execution: Execution, ranks: usize)
         (index.parse().map_err(|_| wrong())?, count.parse().map_err(|_| wrong())?);
     fits(count, ranks, "partita launch -n")?;
     end_with_launcher(PathBuf::from(folder));
-    let processes = HostProcesses::join(Path::new(folder), index, count, PATIENCE)?;
+    let patience = Patience::default();
+    let patience = Patience { silence: execution.watchdog.unwrap_or(patience.silence), ..patience };
+    let processes = HostProcesses::join(Path::new(folder), index, count, patience)?;
     among(processes, execution, ranks, "partita launch -n")
 }
 
@@ -128,10 +136,33 @@ pub fn report_to_first(reason: Option<&Diagnostic>, processes: &Arc<dyn Processe
     }
 }
 
-/// The folder through which a launched process finds the others.
-fn meeting() -> Option<PathBuf> {
+/// The index of a launched process, and the folder through which it finds the others.
+fn place() -> Option<(usize, PathBuf)> {
     let place = std::env::var(PLACE).ok()?;
-    place.split_once(':').map(|(_, folder)| PathBuf::from(folder))
+    let (numbers, folder) = place.split_once(':')?;
+    let (index, _) = numbers.split_once('/')?;
+    Some((index.parse().ok()?, PathBuf::from(folder)))
+}
+
+fn meeting() -> Option<PathBuf> {
+    place().map(|(_, folder)| folder)
+}
+
+/// Tells the launcher that this process has failed and printed why.
+pub fn mark_told() {
+    if let Some((index, folder)) = place() {
+        // Without the file the launcher tells the exit code as well.
+        let _ = std::fs::File::create(folder.join(format!("{TOLD}{index}")));
+    }
+}
+
+/// Leaves to the launcher what this process knows of another one because of which it ends.
+pub fn leave(consequence: &Diagnostic) {
+    if let Some((index, folder)) = place() {
+        let lines: Vec<&str> =
+            std::iter::once(&consequence.message).chain(&consequence.notes).map(String::as_str).collect();
+        let _ = std::fs::write(folder.join(format!("{KNOWN}{index}")), lines.join("\n"));
+    }
 }
 
 /// Tells the launcher where the run of this process keeps its checkpoints, for a restart.
@@ -142,14 +173,25 @@ pub fn record(folder: Option<&Path>) {
     }
 }
 
-/// After a restart: the checkpoint folder of the run that died, if it has a checkpoint.
+/// After a restart: the checkpoint from which it continues; `None` for the beginning.
+pub fn restarted() -> Option<PathBuf> {
+    let path = std::fs::read_to_string(meeting()?.join(RESTARTED)).ok()?;
+    Some(PathBuf::from(path))
+}
+
+/// The newest checkpoint of a run that is whole, for all processes of a restart.
 ///
 /// # Errors
-/// E311 if the folder cannot be read.
-pub fn restarted() -> Result<Option<PathBuf>> {
-    let Some(meeting) = meeting() else { return Ok(None) };
-    let Ok(folder) = std::fs::read_to_string(meeting.join(RESTARTED)) else { return Ok(None) };
-    latest(Path::new(&folder))
+/// E312 if the run has checkpoints and none is whole.
+fn whole(run: &[u8], output: &mut Output) -> Result<Option<PathBuf>> {
+    let run = String::from_utf8_lossy(run).into_owned();
+    let Some(good) = newest_good(Path::new(&run))? else { return Ok(None) };
+    for passed in &good.passed {
+        let at = passed.at.as_deref().unwrap_or_default();
+        output
+            .waiting(&format!("passed over a newer checkpoint, {} at {at}: {}", passed.message, passed.code));
+    }
+    Ok(Some(good.path))
 }
 
 /// Ends this process when the launcher is gone, however it ended: the launcher holds the other end of standard input, and
@@ -199,8 +241,10 @@ pub fn launch(args: &LaunchArgs, output: &mut Output) -> Result<Ending> {
     let mut run: Option<Vec<u8>> = None;
     for restart in 0.. {
         let folder = Meeting(folder()?);
-        if let Some(run) = &run {
-            let _ = std::fs::write(folder.0.join(RESTARTED), run);
+        if let Some(run) = &run
+            && let Some(path) = whole(run, output)?
+        {
+            let _ = std::fs::write(folder.0.join(RESTARTED), path.as_os_str().as_encoded_bytes());
         }
         let processes = match attempt(args, count, &folder.0, requests.as_ref())? {
             Some(processes) => processes,
@@ -208,8 +252,9 @@ pub fn launch(args: &LaunchArgs, output: &mut Output) -> Result<Ending> {
         };
         let dead: Vec<usize> =
             (0..count).filter(|&index| processes[index].ended.is_some_and(|s| s.code().is_none())).collect();
+        let known = Known::read(&folder.0, count);
         if dead.is_empty() || restart == args.restarts {
-            return report(processes, output);
+            return report(processes, &known, output);
         }
         // A run that was restarted before its first checkpoint continues the one before it.
         run = std::fs::read(folder.0.join(RUN)).ok().or(run);
@@ -219,9 +264,10 @@ pub fn launch(args: &LaunchArgs, output: &mut Output) -> Result<Ending> {
             count = count.saturating_sub(dead.len()).max(1);
         }
         output.waiting(&format!(
-            "process {names} died: restart {} of {} in {count} processes",
+            "process {names} died: restart {} of {} in {count} processes{}",
             restart + 1,
-            args.restarts
+            args.restarts,
+            known.of_others.map_or(String::new(), |known| format!("\n{known}"))
         ));
     }
     unreachable!("the last restart returns")
@@ -343,8 +389,26 @@ fn code(status: ExitStatus) -> Option<u8> {
     status.code().and_then(|code| u8::try_from(code).ok())
 }
 
+/// What processes have left in the folder in which they met.
+struct Known {
+    /// Whether a process has printed why it failed.
+    told: Vec<bool>,
+    /// What the first of those knows that ended because of another one.
+    of_others: Option<String>,
+}
+
+impl Known {
+    fn read(folder: &Path, count: usize) -> Known {
+        let file = |kind: &str, index: usize| folder.join(format!("{kind}{index}"));
+        Known {
+            told: (0..count).map(|index| file(TOLD, index).exists()).collect(),
+            of_others: (0..count).find_map(|index| std::fs::read_to_string(file(KNOWN, index)).ok()),
+        }
+    }
+}
+
 /// What the processes came to: what the first of them says that has a reason of its own.
-fn report(processes: Vec<Launched>, output: &mut Output) -> Result<Ending> {
+fn report(processes: Vec<Launched>, known: &Known, output: &mut Output) -> Result<Ending> {
     let count = processes.len();
     let (mut stopped, mut failed) = (false, false);
     for (index, process) in processes.into_iter().enumerate() {
@@ -352,9 +416,9 @@ fn report(processes: Vec<Launched>, output: &mut Output) -> Result<Ending> {
             failed = true;
             continue;
         };
-        match code(status) {
+        let ending = match code(status) {
             Some(0) => continue,
-            Some(CONSEQUENCE) => {
+            Some(CONSEQUENCE) if known.told[index] => {
                 failed = true;
                 continue;
             }
@@ -362,21 +426,31 @@ fn report(processes: Vec<Launched>, output: &mut Output) -> Result<Ending> {
                 stopped = true;
                 continue;
             }
-            _ => {}
-        }
-        // The first one has spoken itself, unless it was killed.
-        match code(status) {
-            Some(1) if index == 0 => return Ok(Ending::CheckFailed),
-            Some(_) if index == 0 => return Ok(Ending::Failed),
-            _ => {}
+            Some(1) if index == 0 => Ending::CheckFailed,
+            _ => Ending::Failed,
+        };
+        // The first one has the terminal.
+        if index == 0 && known.told[index] {
+            return Ok(ending);
         }
         let mut error = Diagnostic::new("E449", format!("process {index} of {count} failed: {status}"));
         let said = process.said.and_then(|said| said.join().ok()).unwrap_or_default();
-        if let Some(start) = said.rfind("error[") {
-            error = error.note(said[start..].trim_end().to_string());
+        let said = said.trim_end();
+        let shown = match said.rfind("error[") {
+            Some(start) => said[start..].to_string(),
+            None => {
+                let lines: Vec<&str> = said.lines().collect();
+                lines[lines.len().saturating_sub(LINES_SHOWN)..].join("\n")
+            }
+        };
+        if !shown.is_empty() {
+            error = error.note(shown);
+        }
+        if let (None, Some(known)) = (status.code(), &known.of_others) {
+            error = error.note(known.clone());
         }
         output.error(&error);
-        return Ok(Ending::Failed);
+        return Ok(ending);
     }
     match failed {
         true => Err(Diagnostic::new("E449", "the processes ended without telling why")),

@@ -74,8 +74,12 @@ pub fn train(args: &TrainArgs, session: Session, host: &Host, output: &mut Outpu
     let model = session.model()?;
     let feed = output.during("reading the data", || session.feed(&model))?;
     let ranks = session.mesh().rank_count();
-    let execution =
-        Execution { workers: args.workers, deterministic: args.deterministic, ..Execution::default() };
+    let execution = Execution {
+        workers: args.workers,
+        deterministic: args.deterministic,
+        watchdog: args.watchdog.map(Duration::from_secs),
+        ..Execution::default()
+    };
     let config = session.config();
     output.note(format!(
         "{} with {} parameters on mesh {}, {} of {} rows a step",
@@ -94,7 +98,7 @@ pub fn train(args: &TrainArgs, session: Session, host: &Host, output: &mut Outpu
     let config = session.config();
 
     // Errors of the checkpoint or the folder are reported before the verification, which takes a while.
-    let resumed = match launch::restarted()? {
+    let resumed = match launch::restarted() {
         Some(path) => Some(Saved::at(&path)?),
         None => args.resume.as_ref().map(|path| Saved::find(config, path.as_deref())).transpose()?,
     };
@@ -106,16 +110,21 @@ pub fn train(args: &TrainArgs, session: Session, host: &Host, output: &mut Outpu
         Trainer::new(&session, model.clone(), &built, feed.clone(), resumed.as_ref())
     })?;
     launch::record(trainer.folder());
-    if let Some(Saved { path, checkpoint }) = &resumed {
-        output.note(format!("resumed {} after step {}", path.display(), checkpoint.step));
-        if checkpoint.step >= config.train.steps {
+    if let Some(saved) = &resumed {
+        let (step, opened) = (saved.step(), saved.opened());
+        saved.notes().iter().for_each(|note| output.note(note));
+        output.note(format!("resumed {} after step {step}", saved.path.display()));
+        if opened.types().is_some() {
+            output.note(format!("this process read {} of {} bytes", opened.bytes_read(), opened.bytes()));
+        }
+        if step >= config.train.steps {
             output.note(format!(
                 "nothing left to do: this run has all of its {} steps; `--steps {}` trains on",
                 config.train.steps,
-                checkpoint.step.saturating_mul(2)
+                step.saturating_mul(2)
             ));
         }
-        if trainer.first_batch() != checkpoint.step {
+        if trainer.first_batch() != step {
             output
                 .note(format!("the data continues at step {} of this batch size", trainer.first_batch() + 1));
         }

@@ -22,9 +22,10 @@ pub fn train(args: &TrainArgs, session: &Session, output: &mut Output) -> Result
     let config = session.config();
     let resumed = args.resume.as_ref().map(|path| Saved::find(config, path.as_deref())).transpose()?;
     let mut trainer = output.during("lowering the step", || XlaTrainer::new(session, resumed.as_ref()))?;
-    let first = resumed.as_ref().map_or(0, |saved| saved.checkpoint.step);
-    if let Some(Saved { path, .. }) = &resumed {
-        output.note(format!("resumed {} after step {first}", path.display()));
+    let first = resumed.as_ref().map_or(0, Saved::step);
+    if let Some(saved) = &resumed {
+        saved.notes().iter().for_each(|note| output.note(note));
+        output.note(format!("resumed {} after step {first}", saved.path.display()));
     }
     let verify_ok = match verified(args, session, output)? {
         Some(false) => return Ok(Ending::CheckFailed),

@@ -7,14 +7,14 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The arguments of `launch` for a training run in so many processes.
-fn launch(processes: usize, model: &str, mesh: &str, more: &[&str]) -> Vec<String> {
+pub fn launch(processes: usize, model: &str, mesh: &str, more: &[&str]) -> Vec<String> {
     let mut all: Vec<String> = ["launch", "-n", &processes.to_string(), "--"].map(String::from).to_vec();
     all.push(env!("CARGO_BIN_EXE_partita").to_string());
     all.extend(train_arguments(model, mesh, more));
     all
 }
 
-fn run(place: &Place, arguments: &[String]) -> Outcome {
+pub fn run(place: &Place, arguments: &[String]) -> Outcome {
     place.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
@@ -84,14 +84,31 @@ fn what_is_wrong_is_told_once() {
     place
         .run(&["--json", "launch", "-n", "2", "--", "/no/such/program"])
         .refuses("E449", &["cannot be started"]);
-    place.run(&["--json", "launch", "-n", "2", "--", "false"]);
+    for (command, code, words) in [
+        (&["false"][..], 1, &["process 0 of 2 failed: exit status: 1"][..]),
+        (&["sh", "-c", "exit 3"], 2, &["process 0 of 2 failed: exit status: 3"]),
+        (
+            &["sh", "-c", "case $PARTITA_LAUNCH in 1/*) echo so >&2; exit 7;; esac"],
+            2,
+            &["process 1 of 2", "7", "so"],
+        ),
+    ] {
+        let failed = place.run(&[&["launch", "-n", "2", "--"], command].concat());
+        assert_eq!(
+            (failed.code, failed.err.matches("error[E449]").count()),
+            (Some(code), 1),
+            "{}",
+            failed.err
+        );
+        assert!(words.iter().all(|word| failed.err.contains(word)), "{}", failed.err);
+    }
     let lost = place.run_with(&["train", "mlp", "--json", "--no-verify"], |c| c.env("PARTITA_LAUNCH", "one"));
     lost.refuses("E449", &["PARTITA_LAUNCH"]);
 }
 
 /// The id of process `index` of the processes that `launcher` has started.
 #[cfg(target_os = "linux")]
-fn process(launcher: u32, index: usize) -> Option<u32> {
+pub fn process(launcher: u32, index: usize) -> Option<u32> {
     let place = format!("PARTITA_LAUNCH={index}/2:");
     let meeting = format!("partita-launch-{launcher}\0");
     let ids = fs::read_dir("/proc").unwrap().flatten();
@@ -131,7 +148,9 @@ fn a_process_that_is_killed_ends_the_others_with_one_message() {
         let mut said = String::new();
         launcher.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         assert_eq!(said.matches("error[").count(), 1, "{said}");
-        assert!(said.contains(&format!("error[E449]: process {killed} of 2 failed")), "{said}");
+        assert!(said.contains(&format!("error[E449]: process {killed} of 2 failed: signal: 9")), "{said}");
+        assert!(said.contains(&format!("process {killed} (id {id} on ")), "{said}");
+        assert!(said.contains(&format!("rank {killed} was last at ")), "{said}");
         assert!(process(launcher.id(), 1 - killed).is_none(), "the other process still runs");
     }
 }
@@ -218,6 +237,13 @@ fn an_engine_refuses_what_it_cannot_do_before_it_starts() {
         command.env("PARTITA_PYTHON", "/no/such/python")
     });
     none.refuses("E061", &["PARTITA_PYTHON"]);
+    // It is refused before the plan is verified.
+    let unverified = place
+        .run_with(&["train", "mlp", "--json", "--mesh", "dp=2", "--engine", "xla"], |command| {
+            command.env("PARTITA_PYTHON", "false")
+        });
+    unverified.refuses("E061", &["its Python lacks a package"]);
+    assert_eq!(unverified.of("verify").len(), 0, "{}", unverified.out);
 }
 
 #[test]

@@ -5,6 +5,8 @@ mod bench;
 mod command_line;
 mod corpus;
 mod explain;
+#[cfg(target_os = "linux")]
+mod faults;
 mod house;
 mod imports;
 mod install;

@@ -198,8 +198,8 @@ fn a_killed_run_can_always_be_resumed() {
         )
         .unwrap();
         done = state["step"].as_u64().unwrap();
-        // A step is printed, then saved.
-        assert!(done + 1 >= step && done <= step + 1, "printed {step}, saved {done}");
+        // A step is printed, and written to the disk while the next one runs.
+        assert!(done + 2 >= step && done <= step + 1, "printed {step}, saved {done}");
     }
     let total = format!("train.steps={}", done + 2);
     let rest = train(&place, "gpt", "dp=2,tp=2", &[&total], &["--resume", "saved"]).losses();

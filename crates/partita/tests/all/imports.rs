@@ -129,7 +129,7 @@ fn five_steps_on_meshes_lose_as_in_pytorch_and_run_on_after_a_checkpoint() {
         // The config beside the checkpoint names the file again.
         let saved = partita::run_files::Saved::at(&run).unwrap();
         let config = saved.config(&ModelKinds::bundled(), &[]).unwrap();
-        assert_eq!((config.model.name(), saved.checkpoint.step), (name, 5));
+        assert_eq!((config.model.name(), saved.step()), (name, 5));
         let weights = saved
             .weights(&config.model.build(config.train.batch, config.train.dtype, false).unwrap())
             .unwrap();

@@ -67,7 +67,7 @@ fn a_run_that_is_stopped_and_resumed_has_the_bits_of_one_that_is_not() {
     assert_eq!((stopped.done, stopped.is_stopped), (2, true));
     drop(trainer);
     let saved = Saved::find(session_part.config(), None).unwrap();
-    assert_eq!(saved.checkpoint.step, 2);
+    assert_eq!(saved.step(), 2);
     let mut rest = Watching::default();
     let resumed = Trainer::start(&session_part, Some(&saved)).unwrap().fit(&mut rest, &never).unwrap();
     assert_eq!([first.losses, rest.losses].concat(), seen.losses);
@@ -112,7 +112,8 @@ fn a_checkpoint_gives_the_parameters_of_a_forward_run() {
     let saved = Saved::find(trained.config(), None).unwrap();
     let fed = trained.feed(&trained.model().unwrap()).unwrap().validation(0).unwrap();
     let loss = |session: &Session, saved: Option<&Saved>| {
-        session.infer(saved.map(|saved| &saved.checkpoint), &fed).unwrap()["loss"].to_f64()[0]
+        session.infer(saved.map(|saved| saved.checkpoint().unwrap()).as_ref(), &fed).unwrap()["loss"].to_f64()
+            [0]
     };
     let validated = trainer.validate(1).unwrap().unwrap();
     for mesh in ["mesh.shape=tp=2", "mesh.shape=dp=2", "mesh.shape=pp=1"] {
@@ -122,6 +123,6 @@ fn a_checkpoint_gives_the_parameters_of_a_forward_run() {
         assert!((loss(&session, None) - validated).abs() > 1e-3, "{mesh}: the initial parameters");
     }
     let other = session("gpt", &[TINY, &["model.dim=32"]].concat());
-    let error = other.infer(Some(&saved.checkpoint), &fed).unwrap_err();
+    let error = other.infer(Some(&saved.checkpoint().unwrap()), &fed).unwrap_err();
     assert_eq!(error.code, "E314");
 }

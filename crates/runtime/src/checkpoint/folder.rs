@@ -21,6 +21,8 @@ const RUN_KEY: &str = "run";
 pub struct RunFolder {
     path: PathBuf,
     run: String,
+    /// Higher than that of every run beside it that was opened before.
+    turn: u64,
     keep: usize,
     _lock: File,
 }
@@ -30,9 +32,16 @@ impl RunFolder {
     /// least 1) are kept.
     ///
     /// # Errors
-    /// E315 if it cannot be created or written to, E330 if it contains checkpoints, E331 if another
-    /// run writes there.
+    /// E315 if it cannot be created or written to, or has the name of a checkpoint; E330 if it contains checkpoints, E331
+    /// if another run writes there.
     pub fn create(path: &Path, keep: usize) -> Result<RunFolder> {
+        if let Some(run) = run_folder(path) {
+            return Err(Diagnostic::new("E315", "the folder of a run has the name of a checkpoint")
+                .at(path.display().to_string())
+                .expected("another name: the run makes folders of this form in it")
+                .found(path.file_name().unwrap_or_default().to_string_lossy())
+                .help(format!("name the folder around it: {}", run.display())));
+        }
         prepare(path)?;
         unused(path)?;
         let folder = RunFolder::lock(path, new_run(), keep)?;
@@ -56,14 +65,14 @@ impl RunFolder {
         }
     }
 
-    /// The folder of the run that wrote `checkpoint` there and continues. It owns its earlier
-    /// checkpoints.
+    /// The folder of the run that wrote a checkpoint with this `meta` there and continues. It owns its
+    /// earlier checkpoints.
     ///
     /// # Errors
     /// E315 if it cannot be written to, E331 if another run writes there.
-    pub fn reopen(path: &Path, checkpoint: &Checkpoint, keep: usize) -> Result<RunFolder> {
+    pub fn reopen(path: &Path, meta: &BTreeMap<String, String>, keep: usize) -> Result<RunFolder> {
         prepare(path)?;
-        let run = checkpoint.meta.get(RUN_KEY).cloned().unwrap_or_else(new_run);
+        let run = meta.get(RUN_KEY).cloned().unwrap_or_else(new_run);
         RunFolder::lock(path, run, keep)
     }
 
@@ -72,7 +81,12 @@ impl RunFolder {
         let lock = OpenOptions::new().create(true).append(true).open(&file);
         let lock = lock.map_err(|error| unwritable(path, error.to_string()))?;
         match lock.try_lock() {
-            Ok(()) => Ok(RunFolder { path: path.to_path_buf(), run, keep: keep.max(1), _lock: lock }),
+            Ok(()) => {
+                // One that cannot be read does not count.
+                let turns = turns(&base_of(path)).unwrap_or_default();
+                let turn = 1 + turns.into_iter().map(|(turn, ..)| turn).max().unwrap_or(0);
+                Ok(RunFolder { path: path.to_path_buf(), run, turn, keep: keep.max(1), _lock: lock })
+            }
             Err(TryLockError::WouldBlock) => {
                 Err(Diagnostic::new("E331", "another run writes its checkpoints here")
                     .at(path.display().to_string())
@@ -102,9 +116,14 @@ impl RunFolder {
     /// ones is no error: the next save tries again.
     pub fn save(&self, storage: &dyn Storage, mut checkpoint: Checkpoint) -> Result<PathBuf> {
         self.sign(&mut checkpoint.meta);
-        let name = write(storage, &self.path, &checkpoint)?;
+        let name = write(storage, &self.path, &checkpoint, self.turn)?;
         self.prune(storage, &name);
         Ok(self.path.join(name))
+    }
+
+    /// See [`State::turn`].
+    pub(super) fn turn(&self) -> u64 {
+        self.turn
     }
 
     /// Records this run.
@@ -142,31 +161,49 @@ impl RunFolder {
     }
 }
 
-/// The folder of the run that wrote last, among `base`, `base-2`, `base-3`, ..; `None` if none
-/// contains a checkpoint.
+/// The folder of the run that was opened last, among `base`, `base-2`, `base-3`, ..; `None` if none contains a checkpoint.
+/// Checkpoints count the runs beside them, so no clock decides.
 ///
 /// # Errors
 /// E311 if one exists but cannot be read.
 pub fn newest_run(base: &Path) -> Result<Option<PathBuf>> {
+    Ok(turns(base)?.into_iter().max().map(|(_, _, path)| path))
+}
+
+/// The runs among `base`, `base-2`, .. that have a checkpoint: turn, number, folder. E311 if one cannot be read.
+fn turns(base: &Path) -> Result<Vec<(u64, usize, PathBuf)>> {
     let parent = base.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = base.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let number = |found: &String| match found.strip_prefix(&name)? {
         "" => Some(1),
         rest => rest.strip_prefix('-')?.parse::<usize>().ok().filter(|&number| number > 1),
     };
-    let numbers = FileStorage.list(parent).unwrap_or_default();
     let mut runs = Vec::new();
-    for number in numbers.iter().filter_map(number) {
+    for number in FileStorage.list(parent).unwrap_or_default().iter().filter_map(number) {
         let path = numbered(base, number);
         if !path.is_dir() {
             continue;
         }
         if let Some(checkpoint) = latest(&path)? {
-            let written = fs::metadata(checkpoint.join(STATE_FILE)).and_then(|state| state.modified()).ok();
-            runs.push((written, number, path));
+            let state = fs::read(checkpoint.join(STATE_FILE)).ok();
+            let state = state.and_then(|bytes| serde_json::from_slice::<State>(&bytes).ok());
+            runs.push((state.map_or(0, |state| state.turn), number, path));
         }
     }
-    Ok(runs.into_iter().max().map(|(_, _, path)| path))
+    Ok(runs)
+}
+
+/// The folder whose numbered neighbours a folder is one of: `base` of `base-2`.
+fn base_of(path: &Path) -> PathBuf {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    match name.rsplit_once('-') {
+        Some((base, number))
+            if !base.is_empty() && number.parse::<usize>().is_ok_and(|number| number > 1) =>
+        {
+            path.with_file_name(base)
+        }
+        _ => path.to_path_buf(),
+    }
 }
 
 /// `base`, or `base-2`, `base-3`, ..

@@ -36,8 +36,18 @@ pub fn list(dir: &Path) -> Result<Vec<PathBuf>> {
 /// E311 if `dir` exists but cannot be read.
 pub fn latest(dir: &Path) -> Result<Option<PathBuf>> {
     let all = list(dir)?;
-    let pointed = fs::read_to_string(dir.join(LATEST_FILE)).ok().map(|name| dir.join(name.trim()));
-    Ok(pointed.filter(|path| all.contains(path)).or_else(|| all.last().cloned()))
+    Ok(pointed(dir, &all).or_else(|| all.last().cloned()))
+}
+
+/// The one of all checkpoints of a run that the file `latest` names.
+fn pointed(dir: &Path, all: &[PathBuf]) -> Option<PathBuf> {
+    let name = fs::read_to_string(dir.join(LATEST_FILE)).ok()?;
+    Some(dir.join(name.trim())).filter(|path| all.contains(path))
+}
+
+/// Whether a path is the folder of a run, with its checkpoints in it: such a folder has not the name of a checkpoint.
+fn is_run(path: &Path) -> bool {
+    path.is_dir() && !path.join(STATE_FILE).exists() && run_folder(path).is_none()
 }
 
 /// The step's folder for a path: itself, or for a run's folder the [`latest`] in it. Any other path
@@ -46,8 +56,7 @@ pub fn latest(dir: &Path) -> Result<Option<PathBuf>> {
 /// # Errors
 /// E311 if the folder exists but cannot be read.
 pub fn find(path: &Path) -> Result<PathBuf> {
-    let is_run = path.is_dir() && !path.join(STATE_FILE).exists();
-    let newest = if is_run { latest(path)? } else { None };
+    let newest = if is_run(path) { latest(path)? } else { None };
     Ok(newest.unwrap_or_else(|| path.to_path_buf()))
 }
 
@@ -63,59 +72,46 @@ pub fn run_folder(step: &Path) -> Option<&Path> {
 /// E311 if there is none, with what was found instead; E312 if a file is truncated or damaged; E313
 /// for safetensors files that are not from a run of Partita.
 pub fn load(path: &Path) -> Result<Checkpoint> {
-    let found = find(path)?;
-    let path = found.as_path();
-    let state_path = path.join(STATE_FILE);
-    let state = match fs::read(&state_path) {
-        Ok(bytes) => bytes,
-        Err(_) if !safetensors_files(path).is_empty() => return Err(foreign(path)),
-        Err(error) => return Err(not_found(path, &error)),
-    };
-    let state: State = serde_json::from_slice(&state).map_err(|error| {
-        damaged(&state_path, path)
-            .expected("the state of a checkpoint, as JSON")
-            .found(format!("{} bytes: {error}", state.len()))
-    })?;
-    if ![FORMAT, SHARDED_FORMAT].contains(&state.format.as_str()) {
-        let known = format!("format {FORMAT} or {SHARDED_FORMAT}");
-        return Err(damaged(&state_path, path).expected(known).found(state.format));
-    }
-    let mut read = IndexMap::new();
-    for (name, expected) in &state.files {
-        let file = path.join(name);
-        let bytes = fs::read(&file).map_err(|error| damaged(&file, path).found(error.to_string()))?;
-        if bytes.len() as u64 != expected.bytes {
-            return Err(damaged(&file, path)
-                .expected(format!("{} bytes", expected.bytes))
-                .found(format!("{} bytes", bytes.len())));
+    Opened::open(path)?.load()
+}
+
+/// A checkpoint that is whole, and those that were passed over because they are not.
+#[derive(Debug)]
+pub struct Good {
+    /// Its folder.
+    pub path: PathBuf,
+    /// What is wrong with those that a run would rather have continued from.
+    pub passed: Vec<Box<Diagnostic>>,
+}
+
+/// The newest checkpoint of a run that is whole: the [`latest`] one, or else the highest step. All that are looked at are
+/// read and compared with their checksums. `None` if there is no checkpoint.
+///
+/// # Errors
+/// E311 if `dir` exists but cannot be read; what is wrong with the newest one if none is whole.
+pub fn newest_good(dir: &Path) -> Result<Option<Good>> {
+    let Some(first) = latest(dir)? else { return Ok(None) };
+    let others = list(dir)?.into_iter().rev().filter(|path| *path != first);
+    let mut passed = Vec::new();
+    for path in std::iter::once(first.clone()).chain(others) {
+        match load(&path) {
+            Ok(_) => return Ok(Some(Good { path, passed })),
+            Err(error) => passed.push(error),
         }
-        let found = checksum(&bytes);
-        if found != expected.checksum {
-            return Err(damaged(&file, path)
-                .expected(format!("checksum {}", expected.checksum))
-                .found(format!("checksum {found} (the size is right)")));
-        }
-        parse(&file, &bytes, &mut read)?;
     }
-    // Restore the order in which they were saved.
-    let mut tensors = IndexMap::with_capacity(read.len());
-    for name in &state.tensors {
-        if let Some(sharded) = state.shards.get(name) {
-            let whole = sharded.join(&mut read);
-            let whole = whole.map_err(|found| {
-                damaged(&state_path, path).expected(format!("all parts of `{name}`")).found(found)
-            })?;
-            tensors.insert(name.clone(), whole);
-            continue;
-        }
-        let Some(tensor) = read.swap_remove(name) else {
-            return Err(damaged(&state_path, path)
-                .expected(format!("a tensor `{name}`"))
-                .found("none in the files"));
-        };
-        tensors.insert(name.clone(), tensor);
+    Err(passed.swap_remove(0))
+}
+
+/// As [`find`]; of a run whose file `latest` is missing or invalid, the [`newest_good`] one.
+///
+/// # Errors
+/// Those of [`find`] and [`newest_good`].
+pub fn find_good(path: &Path) -> Result<Good> {
+    let all = if is_run(path) { list(path)? } else { Vec::new() };
+    if !all.is_empty() && pointed(path, &all).is_none() {
+        return Ok(newest_good(path)?.expect("there is one"));
     }
-    Ok(Checkpoint { tensors, step: state.step, meta: state.meta })
+    Ok(Good { path: find(path)?, passed: Vec::new() })
 }
 
 /// Reads the tensors of a safetensors file, or of all such files of a folder, from any source.
@@ -140,7 +136,7 @@ pub fn import_weights(path: &Path) -> Result<IndexMap<String, TensorData>> {
 }
 
 /// The file itself, or those in the folder, sorted.
-fn safetensors_files(path: &Path) -> Vec<PathBuf> {
+pub(super) fn safetensors_files(path: &Path) -> Vec<PathBuf> {
     let is_one = |path: &Path| path.extension().is_some_and(|e| e == "safetensors") && path.is_file();
     if is_one(path) {
         return vec![path.to_path_buf()];
@@ -149,7 +145,7 @@ fn safetensors_files(path: &Path) -> Vec<PathBuf> {
     names.into_iter().map(|name| path.join(name)).filter(|file| is_one(file)).collect()
 }
 
-fn parse(file: &Path, bytes: &[u8], into: &mut IndexMap<String, TensorData>) -> Result<()> {
+pub(super) fn parse(file: &Path, bytes: &[u8], into: &mut IndexMap<String, TensorData>) -> Result<()> {
     let parsed = SafeTensors::deserialize(bytes).map_err(|error| {
         damaged(file, file.parent().unwrap_or(file))
             .expected("a complete safetensors file")
@@ -170,7 +166,7 @@ fn parse(file: &Path, bytes: &[u8], into: &mut IndexMap<String, TensorData>) -> 
     Ok(())
 }
 
-fn not_found(path: &Path, error: &std::io::Error) -> Box<Diagnostic> {
+pub(super) fn not_found(path: &Path, error: &std::io::Error) -> Box<Diagnostic> {
     let folder = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
     let (folder, name) = match folder.as_os_str().is_empty() {
         true => (Path::new("."), "the current folder".to_string()),
@@ -189,7 +185,7 @@ fn not_found(path: &Path, error: &std::io::Error) -> Box<Diagnostic> {
         .help("name a step's folder or the folder a run writes its checkpoints to")
 }
 
-fn damaged(file: &Path, checkpoint: &Path) -> Box<Diagnostic> {
+pub(super) fn damaged(file: &Path, checkpoint: &Path) -> Box<Diagnostic> {
     let diagnostic =
         Diagnostic::new("E312", "the checkpoint is damaged or incomplete").at(file.display().to_string());
     let others = checkpoint.parent().map(|dir| list(dir).unwrap_or_default()).unwrap_or_default();
@@ -203,7 +199,7 @@ fn damaged(file: &Path, checkpoint: &Path) -> Box<Diagnostic> {
     }
 }
 
-fn foreign(path: &Path) -> Box<Diagnostic> {
+pub(super) fn foreign(path: &Path) -> Box<Diagnostic> {
     let files = safetensors_files(path);
     let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
     Diagnostic::new("E313", "these are weights, not a checkpoint")

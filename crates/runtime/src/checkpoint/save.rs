@@ -15,8 +15,8 @@ use super::*;
 ///
 /// # Errors
 /// E315 if the disk is full or a write fails; earlier checkpoints stay.
-pub(super) fn write(storage: &dyn Storage, dir: &Path, checkpoint: &Checkpoint) -> Result<String> {
-    let files = encode(checkpoint);
+pub(super) fn write(storage: &dyn Storage, dir: &Path, checkpoint: &Checkpoint, turn: u64) -> Result<String> {
+    let files = encode(checkpoint, turn);
     let before = storage.list(dir).unwrap_or_default();
     let name = free_name(&before, checkpoint.step);
     commit(storage, dir, &files, &name).map_err(|error| {
@@ -33,7 +33,7 @@ pub(super) fn free_name(before: &[String], step: u64) -> String {
 }
 
 /// The files of a checkpoint, in the order in which they are written.
-fn encode(checkpoint: &Checkpoint) -> Vec<(&'static str, Vec<u8>)> {
+fn encode(checkpoint: &Checkpoint, turn: u64) -> Vec<(&str, Vec<u8>)> {
     let of = |optimizer: bool| {
         let views =
             checkpoint.tensors.iter().filter(|(name, _)| name.starts_with(OPTIMIZER_PREFIX) == optimizer);
@@ -54,11 +54,13 @@ fn encode(checkpoint: &Checkpoint) -> Vec<(&'static str, Vec<u8>)> {
     let state = State {
         format: FORMAT.to_string(),
         step: checkpoint.step,
+        turn,
         meta: checkpoint.meta.clone(),
         files: sizes,
         tensors: checkpoint.tensors.keys().cloned().collect(),
         shards: BTreeMap::new(),
     };
+    files.extend(checkpoint.beside.iter().map(|(name, text)| (name.as_str(), text.clone().into_bytes())));
     let state = serde_json::to_vec_pretty(&state).expect("text and numbers are always JSON");
     files.push((STATE_FILE, state));
     files

@@ -1,12 +1,14 @@
 //! Checkpoints in shards: every process writes the parts of tensors that its ranks hold, to a file of its own, and no
 //! process holds a whole tensor (the idea of PyTorch's distributed checkpoints).
 //!
-//! `state.json` says for each tensor its global shape and where its parts are. The folder is complete, and renamed, only
-//! after every process has written its file. All processes see one file system.
+//! `state.json` says for each tensor its global shape and where its parts are ([`Opened`] reads them). The folder is
+//! complete, and renamed, only after every process has written its file. All processes see one file system.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use partita_comm::World;
+use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
 use super::save::finish;
@@ -29,60 +31,91 @@ pub struct Shard {
 /// A tensor in parts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Sharded {
-    shape: Vec<usize>,
-    parts: Vec<Part>,
+    pub shape: Vec<usize>,
+    /// The name of its element type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<String>,
+    pub parts: Vec<Part>,
 }
 
 /// A tensor in a file, and the index of its first element in the whole.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Part {
-    key: String,
-    offset: Vec<usize>,
+pub(super) struct Part {
+    pub key: String,
+    pub offset: Vec<usize>,
+    /// Where it can be read alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<Place>,
+}
+
+/// Bytes of a file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Place {
+    pub file: String,
+    pub extents: Vec<usize>,
+    pub begin: u64,
+    pub bytes: u64,
+    pub checksum: String,
 }
 
 /// What a process has written.
 #[derive(Serialize, Deserialize)]
-struct Report {
+pub(super) struct Report {
     file: String,
     state: FileState,
     parts: Vec<(String, Sharded)>,
 }
 
-impl RunFolder {
-    /// Writes a checkpoint of which each process has shards; all processes call this. Only the process of rank 0 has the
-    /// folder. Returns the path of the checkpoint.
-    ///
-    /// # Errors
-    /// E315 in a process that cannot write, and in that of rank 0 then; E447 in the others. Earlier checkpoints stay.
-    pub fn save_shards(
-        folder: Option<&RunFolder>,
+/// A checkpoint in shards that is not complete yet.
+pub(super) struct Unfinished {
+    folder: Option<Arc<RunFolder>>,
+    storage: SharedStorage,
+    checkpoint: Checkpoint,
+    /// Its folder for now, that of the run, and the name that it will have.
+    pub path: PathBuf,
+    run: PathBuf,
+    name: String,
+}
+
+impl Unfinished {
+    /// Makes the folder in which every process writes its file.
+    pub fn begin(
+        folder: Option<&Arc<RunFolder>>,
         world: &World,
-        storage: &dyn Storage,
+        storage: SharedStorage,
         checkpoint: Checkpoint,
-        shards: &[Shard],
-    ) -> Result<PathBuf> {
+    ) -> Result<Unfinished> {
         let own = || folder.expect("the process of rank 0 has the folder");
-        let begun = world.broadcast(0, || own().begin(storage, checkpoint.step))?;
+        let begun = world.broadcast(0, || own().begin(storage.as_ref(), checkpoint.step))?;
         let name = String::from_utf8_lossy(&begun).into_owned();
         let (run, name) = name.rsplit_once('\n').unwrap_or(("", &name));
-        let unfinished = Path::new(run).join(unfinished_by(name));
-        let written = write_own(storage, &unfinished, world.local_ranks()[0], shards);
-        let told = written.as_ref().map_or_else(
-            |error| error.to_string().into_bytes(),
-            |report| serde_json::to_vec(report).expect("text and numbers are always JSON"),
-        );
+        let (run, name) = (PathBuf::from(run), name.to_string());
+        let path = run.join(unfinished_by(&name));
+        Ok(Unfinished { folder: folder.cloned(), storage, checkpoint, path, run, name })
+    }
+
+    /// Completes it with what the thread of each process says of its file.
+    pub fn end(self, world: &World, written: Result<Vec<u8>>) -> Result<PathBuf> {
+        let Unfinished { folder, storage, checkpoint, path, run, name } = self;
+        let told = match &written {
+            Ok(report) => report.clone(),
+            Err(error) => error.to_string().into_bytes(),
+        };
         let all = world.transport().control_all_gather(&told)?;
         world.broadcast(0, || {
-            let ended = own().end(storage, name, checkpoint, &all);
+            let folder = folder.as_ref().expect("the process of rank 0 has the folder");
+            let ended = folder.end(storage.as_ref(), &name, checkpoint, &all);
             if ended.is_err() {
-                let _ = storage.remove(&unfinished);
+                let _ = storage.remove(&path);
             }
             ended.map(|()| Vec::new())
         })?;
         written?;
-        Ok(Path::new(run).join(name))
+        Ok(run.join(name))
     }
+}
 
+impl RunFolder {
     /// Makes the folder that becomes the checkpoint; returns this folder's path and the checkpoint's name.
     fn begin(&self, storage: &dyn Storage, step: u64) -> Result<Vec<u8>> {
         let name = save::free_name(&storage.list(self.path()).unwrap_or_default(), step);
@@ -111,11 +144,17 @@ impl RunFolder {
                 }
             }
         }
+        for (name, text) in &checkpoint.beside {
+            let path = folder.join(name);
+            let written = storage.write(&path, text.as_bytes());
+            written.map_err(|error| unwritten(&path, error.to_string()))?;
+        }
         let mut meta = checkpoint.meta;
         self.sign(&mut meta);
         let state = State {
             format: SHARDED_FORMAT.to_string(),
             step: checkpoint.step,
+            turn: self.turn(),
             meta,
             files,
             tensors: shards.keys().cloned().collect(),
@@ -137,7 +176,12 @@ fn unfinished_by(name: &str) -> String {
 }
 
 /// Writes the shards of a process to its file, which its first rank names.
-fn write_own(storage: &dyn Storage, folder: &Path, first_rank: usize, shards: &[Shard]) -> Result<Report> {
+pub(super) fn write_own(
+    storage: &dyn Storage,
+    folder: &Path,
+    first_rank: usize,
+    shards: &[Shard],
+) -> Result<Report> {
     let file = format!("shards-{first_rank:05}.safetensors");
     let key = |shard: &Shard| {
         let offset: Vec<String> = shard.offset.iter().map(usize::to_string).collect();
@@ -149,22 +193,30 @@ fn write_own(storage: &dyn Storage, folder: &Path, first_rank: usize, shards: &[
         (key(shard), view.expect("the bytes of a tensor fill its shape"))
     });
     let bytes = safetensors::serialize(views, None).expect("names are few enough for a header of 100 MB");
+    let written = SafeTensors::deserialize(&bytes).expect("it was just serialized");
+    let begin = |key: &str| {
+        let data = written.tensor(key).expect("every shard was serialized").data();
+        (data.as_ptr().addr() - bytes.as_ptr().addr()) as u64
+    };
+    let part = |shard: &Shard| {
+        let TensorData { dtype, shape: extents, bytes } = &shard.part;
+        let key = key(shard);
+        let place = Place {
+            file: file.clone(),
+            extents: extents.clone(),
+            begin: begin(&key),
+            bytes: bytes.len() as u64,
+            checksum: checksum(bytes),
+        };
+        let part = Part { key, offset: shard.offset.clone(), place: Some(place) };
+        let dtype = Some(dtype.name().to_string());
+        (shard.name.clone(), Sharded { shape: shard.shape.clone(), dtype, parts: vec![part] })
+    };
+    let parts = shards.iter().map(part).collect();
     let path = folder.join(&file);
     storage.write(&path, &bytes).map_err(|error| unwritten(&path, error.to_string()))?;
     let state = FileState { bytes: bytes.len() as u64, checksum: checksum(&bytes) };
-    let part = |shard: &Shard| {
-        let part = Part { key: key(shard), offset: shard.offset.clone() };
-        (shard.name.clone(), Sharded { shape: shard.shape.clone(), parts: vec![part] })
-    };
-    Ok(Report { file, state, parts: shards.iter().map(part).collect() })
-}
-
-fn unwritten(path: &Path, found: String) -> Box<Diagnostic> {
-    Diagnostic::new("E315", "the checkpoint was not written")
-        .at(path.display().to_string())
-        .expected("a folder that all processes can write to")
-        .found(found)
-        .help("check the space on the disk, the folder and its permissions")
+    Ok(Report { file, state, parts })
 }
 
 impl Sharded {
@@ -172,7 +224,7 @@ impl Sharded {
     /// allocated.
     pub(super) fn join(&self, read: &mut IndexMap<String, TensorData>) -> Result<TensorData, String> {
         let mut parts = Vec::new();
-        for Part { key, offset } in &self.parts {
+        for Part { key, offset, .. } in &self.parts {
             let part = read.swap_remove(key).ok_or_else(|| format!("no part `{key}` in the files"))?;
             let fits = part.shape.len() == self.shape.len()
                 && offset.len() == self.shape.len()

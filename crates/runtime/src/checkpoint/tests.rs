@@ -5,7 +5,10 @@ use std::cell::{Cell, RefCell};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 
+use partita_comm::World;
 use proptest::prelude::*;
 
 use super::*;
@@ -26,6 +29,7 @@ fn checkpoint(step: u64) -> Checkpoint {
         .collect(),
         step,
         meta: [("seed", "42"), ("run", "one")].map(|(key, value)| (key.into(), value.into())).into(),
+        beside: BTreeMap::new(),
     }
 }
 
@@ -114,7 +118,7 @@ fn names(dir: &Path) -> Vec<String> {
 
 /// Saves to the folder of the checkpoint's run, which keeps `keep` checkpoints.
 fn save(storage: &dyn Storage, dir: &Path, saved: &Checkpoint, keep: usize) -> Result<PathBuf> {
-    RunFolder::reopen(dir, saved, keep)?.save(storage, saved.clone())
+    RunFolder::reopen(dir, &saved.meta, keep)?.save(storage, saved.clone())
 }
 
 fn latest_checkpoint(dir: &Path) -> Option<Checkpoint> {
@@ -366,7 +370,7 @@ fn a_run_has_a_folder_of_its_own_and_removes_only_what_it_wrote() {
     assert_eq!(steps(dir.path()), [2, 3]);
     // While it writes, no other run may; afterwards its checkpoints keep other runs away.
     assert_eq!(RunFolder::create(dir.path(), 1).unwrap_err().code, "E330");
-    assert_eq!(RunFolder::reopen(dir.path(), &checkpoint(3), 1).unwrap_err().code, "E331");
+    assert_eq!(RunFolder::reopen(dir.path(), &checkpoint(3).meta, 1).unwrap_err().code, "E331");
     drop(first);
     let error = RunFolder::create(dir.path(), 1).unwrap_err();
     assert_eq!((error.code, error.found.as_deref()), ("E330", Some("2 checkpoints, up to step-00000003")));
@@ -378,9 +382,9 @@ fn a_run_has_a_folder_of_its_own_and_removes_only_what_it_wrote() {
     save(&FileStorage, &dir.path().join("other"), &checkpoint(1), 1).unwrap();
     fs::rename(dir.path().join("other/step-00000001"), dir.path().join("step-00000001")).unwrap();
     // A checkpoint without a run name belongs to no run.
-    save::write(&FileStorage, dir.path(), &Checkpoint { meta: BTreeMap::new(), ..checkpoint(0) }).unwrap();
+    save::write(&FileStorage, dir.path(), &Checkpoint { meta: BTreeMap::new(), ..checkpoint(0) }, 1).unwrap();
     fs::write(dir.path().join(LATEST_FILE), "step-00000003").unwrap();
-    let resumed = RunFolder::reopen(dir.path(), &load(dir.path()).unwrap(), 1).unwrap();
+    let resumed = RunFolder::reopen(dir.path(), &load(dir.path()).unwrap().meta, 1).unwrap();
     resumed.save(&FileStorage, checkpoint(4)).unwrap();
     assert_eq!(steps(dir.path()), [0, 1, 4]);
     let kept = ["latest", "notes.tmp-7", "other", "step-00000000", "step-00000001", "step-00000004"];
@@ -396,8 +400,6 @@ fn a_new_run_in_the_default_place_takes_the_next_number_and_the_newest_is_found(
         .map(|step| {
             let run = RunFolder::create_numbered(&base, 1).unwrap();
             run.save(&FileStorage, checkpoint(step)).unwrap();
-            // Files know the time to a few milliseconds.
-            std::thread::sleep(std::time::Duration::from_millis(20));
             run.path().to_path_buf()
         })
         .collect();
@@ -409,9 +411,16 @@ fn a_new_run_in_the_default_place_takes_the_next_number_and_the_newest_is_found(
     assert_eq!([fourth.path(), fifth.path()], ["runs/gpt-4", "runs/gpt-5"].map(|name| dir.path().join(name)));
     drop(fourth);
     assert!(RunFolder::create_numbered(&base, 1).unwrap().path().ends_with("gpt-4"));
-    // Not the highest number, but the last one written.
+    // Not the highest number, but the last one that was opened, whatever the clock said meanwhile.
     let second = load(&paths[1]).unwrap();
-    RunFolder::reopen(&paths[1], &second, 1).unwrap().save(&FileStorage, checkpoint(7)).unwrap();
+    RunFolder::reopen(&paths[1], &second.meta, 1).unwrap().save(&FileStorage, checkpoint(7)).unwrap();
+    assert_eq!(newest_run(&base).unwrap().as_ref(), Some(&paths[1]));
+    // Files of the others from the future.
+    for other in [&paths[0], &paths[2]] {
+        let state =
+            fs::File::options().write(true).open(latest(other).unwrap().unwrap().join(STATE_FILE)).unwrap();
+        state.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(1 << 20)).unwrap();
+    }
     assert_eq!(newest_run(&base).unwrap().as_ref(), Some(&paths[1]));
     fs::create_dir(dir.path().join("runs/gpt-mine")).unwrap();
     assert_eq!(newest_run(&base).unwrap().as_ref(), Some(&paths[1]));
@@ -427,4 +436,148 @@ fn a_path_leads_to_a_step_and_its_run() {
     assert_eq!(run_folder(Path::new("step-00000002")), Some(Path::new(".")));
     assert_eq!(run_folder(&dir.path().join("copy")), None);
     assert_eq!(find(&dir.path().join("nowhere")).unwrap(), dir.path().join("nowhere"));
+}
+
+#[test]
+fn the_newest_whole_checkpoint_is_found_and_what_was_passed_over_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(newest_good(dir.path()).unwrap().is_none());
+    let paths = [1, 2, 3].map(|step| save(&FileStorage, dir.path(), &checkpoint(step), 3).unwrap());
+    let found = |found: Good| (found.path, found.passed.iter().map(|error| error.code).collect::<Vec<_>>());
+    let newest = || newest_good(dir.path()).map(|good| found(good.unwrap()));
+    let chosen = || find_good(dir.path()).map(found);
+    assert_eq!(newest().unwrap(), (paths[2].clone(), vec![]));
+    // `latest` names another one.
+    fs::write(dir.path().join(LATEST_FILE), "step-00000002").unwrap();
+    assert_eq!(newest().unwrap(), (paths[1].clone(), vec![]));
+    fs::write(paths[1].join(STATE_FILE), "{}").unwrap();
+    assert_eq!(newest().unwrap(), (paths[2].clone(), vec!["E312"]));
+    assert_eq!(chosen().unwrap(), (paths[1].clone(), vec![]), "what `latest` names is not passed over");
+    fs::write(paths[2].join(MODEL_FILE), "half").unwrap();
+    fs::write(dir.path().join(LATEST_FILE), "step-00000009").unwrap();
+    assert_eq!(chosen().unwrap(), (paths[0].clone(), vec!["E312"; 2]));
+    fs::remove_file(paths[0].join(STATE_FILE)).unwrap();
+    assert_eq!(chosen().unwrap_err().code, "E312");
+    assert_eq!(found(find_good(&paths[1]).unwrap()), (paths[1].clone(), vec![]), "a checkpoint by its name");
+}
+
+/// A disk that waits for a message before each write; the message says whether there is room.
+struct Slow {
+    go: Mutex<Receiver<bool>>,
+}
+
+impl Storage for Slow {
+    fn create_folder(&self, path: &Path) -> io::Result<()> {
+        FileStorage.create_folder(path)
+    }
+    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        match self.go.lock().unwrap().recv() {
+            Ok(false) => Err(io::Error::from(io::ErrorKind::StorageFull)),
+            _ => FileStorage.write(path, bytes),
+        }
+    }
+    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        FileStorage.sync_folder(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        FileStorage.rename(from, to)
+    }
+    fn list(&self, folder: &Path) -> io::Result<Vec<String>> {
+        FileStorage.list(folder)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        FileStorage.remove(path)
+    }
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        FileStorage.read(path)
+    }
+}
+
+/// The parts of the checkpoint of a step, as if two ranks had them: rows 0, and rows 1 and 2.
+fn shards(step: u64) -> Vec<Shard> {
+    let of = |(name, whole): (&String, &TensorData)| {
+        [(0, 1), (1, 3)].map(|(start, end)| Shard {
+            name: name.clone(),
+            shape: whole.shape.clone(),
+            offset: vec![start, 0],
+            part: TensorData::new(DType::F32, vec![end - start, 1], whole.bytes[4 * start..4 * end].to_vec()),
+        })
+    };
+    checkpoint(step).tensors.iter().flat_map(of).collect()
+}
+
+#[test]
+fn a_checkpoint_is_written_while_its_run_goes_on() {
+    let world = World::in_process(1, vec![]).unwrap();
+    for of_shards in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Arc::new(RunFolder::reopen(dir.path(), &checkpoint(1).meta, 2).unwrap());
+        let begin = |step: u64| {
+            let (go, gone) = channel();
+            let storage = Arc::new(Slow { go: Mutex::new(gone) });
+            let saved = Checkpoint { beside: [("notes".into(), "mine".into())].into(), ..checkpoint(step) };
+            let saved = if of_shards { Checkpoint { tensors: IndexMap::new(), ..saved } } else { saved };
+            let shards = of_shards.then(|| shards(step));
+            (Saving::begin(Some(&folder), &world, storage, saved, shards).unwrap(), go)
+        };
+        let (saving, go) = begin(1);
+        assert!(!saving.is_written());
+        assert_eq!(list(dir.path()).unwrap(), [] as [PathBuf; 0]);
+        // What is not sent is as good as sent once the sender is gone.
+        drop(go);
+        let path = saving.finish(&world).unwrap();
+        assert_eq!(load(&path).unwrap(), checkpoint(1));
+        assert_eq!(fs::read_to_string(path.join("notes")).unwrap(), "mine");
+
+        let (saving, go) = begin(2);
+        go.send(false).unwrap();
+        drop(go);
+        let error = saving.finish(&world).unwrap_err();
+        assert_eq!(error.code, "E315", "{error}");
+        assert_eq!(latest_checkpoint(dir.path()), Some(checkpoint(1)));
+        assert_eq!(names(dir.path()), ["latest", "step-00000001"]);
+
+        // A run that ends without asking has written all the same, if it writes alone.
+        let (saving, go) = begin(3);
+        drop(go);
+        drop(saving);
+        assert_eq!(latest_checkpoint(dir.path()).unwrap().step, if of_shards { 1 } else { 3 });
+    }
+}
+
+#[test]
+fn parts_are_read_alone_and_what_an_index_claims_is_checked() {
+    let (dir, world) = (tempfile::tempdir().unwrap(), World::in_process(1, vec![]).unwrap());
+    let folder = Arc::new(RunFolder::create(dir.path(), 1).unwrap());
+    let begin =
+        Saving::begin(Some(&folder), &world, Arc::new(FileStorage), Checkpoint::default(), Some(shards(5)));
+    let path = begin.unwrap().finish(&world).unwrap();
+    let whole = &checkpoint(5).tensors["head.weight"];
+    let region = |start: usize, rows: usize| (vec![start, 0], vec![rows, 1]);
+    let opened = Opened::open(&path).unwrap();
+    let state = opened.bytes_read();
+    assert_eq!(opened.types().unwrap()["head.weight"], (DType::F32, &[3, 1][..]));
+    for (start, rows, parts) in [(0, 1, 4), (1, 1, 8), (0, 3, 12), (2, 1, 8), (1, 0, 0)] {
+        let before = opened.bytes_read();
+        let read = opened.regions("head.weight", &[region(start, rows)]).unwrap();
+        assert_eq!(read, [&whole.bytes[4 * start..4 * (start + rows)]]);
+        assert_eq!(opened.bytes_read() - before, parts, "{rows} rows from {start}");
+    }
+    assert!(state > 0 && opened.bytes() > 36);
+    let text = fs::read_to_string(path.join(STATE_FILE)).unwrap();
+    let claims = [
+        ("\"begin\": ", "\"begin\": 99999"),
+        ("\"bytes\": 4", "\"bytes\": 8"),
+        ("\"file\": \"", "\"file\": \"../"),
+        ("\"checksum\": \"", "\"checksum\": \"0"),
+        ("\"extents\": [", "\"extents\": [ 1,"),
+        ("\"extents\": [", "\"extents\": [ 18446744073709551615, 1 ], \"old\": ["),
+        ("\"offset\": [", "\"offset\": [ 18446744073709551615, 0 ], \"old\": ["),
+    ];
+    for (honest, claim) in claims {
+        assert!(text.contains(honest), "{honest} in {text}");
+        fs::write(path.join(STATE_FILE), text.replace(honest, claim)).unwrap();
+        let read = Opened::open(&path).and_then(|opened| opened.regions("head.weight", &[region(0, 3)]));
+        assert_eq!(read.unwrap_err().code, "E312", "{claim}");
+    }
 }

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use partita_base::{DType, Diagnostic, Result};
@@ -24,17 +24,11 @@ use crate::cpu::{self, CpuRank, Kernel, buffer_span};
 pub(super) struct Pulse {
     /// Instructions done, over all ranks.
     pub progress: AtomicU64,
-    /// Per rank, its current instruction.
-    pub positions: Vec<AtomicUsize>,
     /// Whether ranks stop at their next compute instruction.
     pub is_stopped: AtomicBool,
 }
 
 impl Pulse {
-    fn begin(&self, rank: usize, index: usize) {
-        self.positions[rank].store(index, Ordering::Relaxed);
-    }
-
     fn end(&self) {
         self.progress.fetch_add(1, Ordering::Relaxed);
     }
@@ -231,7 +225,8 @@ impl Rank {
         let Rank { team, cursor, high_water_bytes, fault, .. } = self;
         let body = &team.body;
         let (fault, touched) = (*fault, Cell::from_mut(high_water_bytes));
-        let mut player = Player { team, idle, track, memory: body.arena.memory(), touched, fault, pulse };
+        let memory = body.arena.memory();
+        let mut player = Player { team, idle, track, memory, touched, transport, fault, pulse };
         let mut link = Link { body, track, memory: body.arena.memory(), touched, transport, fault, pulse };
         match advance(program, cursor, &mut player, &mut link) {
             StepOutcome::Done => Outcome::Done,
@@ -296,13 +291,14 @@ struct Player<'a> {
     track: Track<'a>,
     memory: Memory<'a>,
     touched: &'a Cell<usize>,
+    transport: &'a dyn Transport,
     fault: Option<(usize, Fault)>,
     pulse: &'a Pulse,
 }
 
 impl RankDevice for Player<'_> {
     fn run(&mut self, program: &Program, index: usize, compute: &Compute) -> Result<()> {
-        self.pulse.begin(program.rank(), index);
+        self.transport.begin(program.rank(), index);
         if self.pulse.is_stopped.load(Ordering::Relaxed) {
             return Err(interrupted());
         }
@@ -374,7 +370,7 @@ struct Link<'a> {
 
 impl Communicator for Link<'_> {
     fn start(&mut self, program: &Program, index: usize, start: &Start) -> Result<()> {
-        self.pulse.begin(program.rank(), index);
+        self.transport.begin(program.rank(), index);
         match hit(self.fault, index) {
             Some(Fault::Panic) => panic!("injected panic"),
             Some(Fault::Hang) => return Err(Diagnostic::new(HANG, "")),

@@ -6,17 +6,23 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use partita_base::{Diagnostic, Result};
-use partita_comm::{CollectiveId, Failure, Notify, World};
+use partita_comm::{BEAT_EVERY, CollectiveId, Failure, Notify, PROCESS_ENDED, World};
 use partita_program::{Program, ProgramSet};
 
 use super::cores::Homes;
-use super::lock;
 use super::rank::{Outcome, Pulse, Rank, interrupted};
 use super::recorder::{Recorder, Track};
 use super::team::{Idle, Team};
+use super::{PEER_FAILED, lock};
 
 /// How long a failed step waits for workers that are inside a kernel.
 const GRACE: Duration = Duration::from_secs(3);
+
+/// From when on a process without a heartbeat counts as stopped.
+const SILENT: Duration = BEAT_EVERY.saturating_mul(5);
+
+/// The most places of ranks in a message.
+const MOST_PLACES: usize = 32;
 
 /// State shared by all workers.
 pub(super) struct Shared {
@@ -165,6 +171,7 @@ impl Shared {
                 }));
                 match outcome {
                     Ok(Outcome::Done) => {
+                        self.world.transport().begin(rank, program.instructions.len());
                         player.is_done = true;
                         moved = true;
                         if self.open.fetch_sub(1, Ordering::SeqCst) == 1 {
@@ -172,12 +179,13 @@ impl Shared {
                         }
                     }
                     Ok(Outcome::Blocked(collective)) => {
+                        self.world.transport().begin(rank, player.cursor.next);
                         moved |= player.cursor != before;
                         if let (None | Some((_, None)), at) = (waiting, collective) {
                             waiting = Some((rank, at));
                         }
                     }
-                    Ok(Outcome::Failed(error)) => return self.fail(rank, error),
+                    Ok(Outcome::Failed(error)) => return self.fail(rank, self.with_dead(error)),
                     Err(panic) => {
                         let index = player.cursor.next;
                         return self.fail(rank, self.panicked(rank, index, panic.as_ref()));
@@ -241,14 +249,8 @@ impl Shared {
         self.control.changed.bump();
     }
 
-    /// The program of a local rank.
-    fn program(&self, rank: usize) -> Option<&Program> {
-        self.world.position(rank).map(|local| &self.programs[local])
-    }
-
     fn at(&self, rank: usize, index: usize) -> String {
-        let Some(program) = self.program(rank) else { return "a place in another process".to_string() };
-        match program.instructions.get(index) {
+        match self.set.class_of(rank).expect("every rank has a class").instructions.get(index) {
             Some(instruction) => {
                 let origin = &instruction.origin;
                 let path = if origin.path.is_empty() { "<root>" } else { &origin.path };
@@ -263,7 +265,8 @@ impl Shared {
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
         let text = text.unwrap_or_else(|| "no message".into());
         let origin = self
-            .program(rank)
+            .set
+            .class_of(rank)
             .and_then(|p| p.instructions.get(index))
             .map(|i| i.origin.clone())
             .unwrap_or_default();
@@ -273,14 +276,63 @@ impl Shared {
             .help("this is a bug: please report it with the plan and the config")
     }
 
-    /// No rank makes progress: E413 names the collective that one of them waits in and the ranks
-    /// that have not arrived.
+    /// Where a rank is, and whether its process lives and runs.
+    fn place(&self, rank: usize) -> String {
+        let sign = self.world.transport().sign(rank);
+        let at =
+            sign.instruction.map_or_else(|| "no known instruction".to_string(), |index| self.at(rank, index));
+        match &sign.process {
+            process if sign.has_ended => format!("{at}; {process} has ended"),
+            process if sign.silence > SILENT => {
+                format!("{at}; {process} has not run for {:.1?}: it is stopped, as by SIGSTOP", sign.silence)
+            }
+            _ => at,
+        }
+    }
+
+    /// The places of ranks, one line for neighbours at the same place.
+    fn places(&self, ranks: impl Iterator<Item = usize>, is: [&str; 2]) -> Vec<String> {
+        let mut groups: Vec<(Vec<String>, String)> = Vec::new();
+        for rank in ranks {
+            let place = self.place(rank);
+            match groups.last_mut() {
+                Some((ranks, last)) if *last == place => ranks.push(rank.to_string()),
+                _ => groups.push((vec![rank.to_string()], place)),
+            }
+        }
+        let more = groups.len().saturating_sub(MOST_PLACES);
+        let line = |(ranks, place): &(Vec<String>, String)| match ranks.as_slice() {
+            [rank] => format!("rank {rank} {} at {place}", is[0]),
+            ranks => format!("ranks {} {} at {place}", ranks.join(", "), is[1]),
+        };
+        let mut lines: Vec<String> = groups.iter().take(MOST_PLACES).map(line).collect();
+        if more > 0 {
+            lines.push(format!("and {more} more groups of ranks"));
+        }
+        lines
+    }
+
+    /// The error of a rank whose peers have failed, with what the ranks of a dead process did last.
+    fn with_dead(&self, mut error: Box<Diagnostic>) -> Box<Diagnostic> {
+        let transport = self.world.transport();
+        let is_dead = |rank: &usize| transport.sign(*rank).has_ended;
+        if error.code == PEER_FAILED && transport.failure().is_some_and(|first| first.code == PROCESS_ENDED) {
+            let dead = (0..self.world.rank_count()).filter(is_dead);
+            error.notes.extend(self.places(dead, ["was last", "were last"]));
+        }
+        error
+    }
+
+    /// No rank makes progress: E413 names the collective that one of them waits in, the ranks
+    /// that have not arrived, and where every rank is.
     fn stuck(&self, (rank, collective): (usize, Option<CollectiveId>), waited: Duration) -> Box<Diagnostic> {
-        let position = |rank: usize| self.pulse.positions[rank].load(Ordering::Relaxed);
+        let places = self.places(0..self.world.rank_count(), ["is", "are"]);
         let Some(id) = collective else {
-            return Diagnostic::new("E413", format!("rank {rank} makes no progress"))
-                .at(self.at(rank, position(rank)))
+            let mut error = Diagnostic::new("E413", format!("rank {rank} makes no progress"))
+                .at(self.place(rank))
                 .found(format!("no progress on any rank for {waited:.1?}"));
+            error.notes.extend(places);
+            return error;
         };
         let collective = &self.set.collectives[id.index()];
         let missing = self.world.transport().missing(id);
@@ -288,9 +340,7 @@ impl Shared {
             .at(collective.transfers.first().map_or_else(|| collective.label.clone(), |t| t.what.clone()))
             .expected(format!("ranks {:?} to take part", collective.members))
             .found(format!("ranks {missing:?} have not arrived; no progress on any rank for {waited:.1?}"));
-        for missing in missing {
-            error = error.note(format!("rank {missing} is at {}", self.at(missing, position(missing))));
-        }
+        error.notes.extend(places);
         error
     }
 }

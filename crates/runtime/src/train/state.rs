@@ -8,7 +8,7 @@ use partita_base::{DType, Result};
 use partita_ir::port::{state_name, state_of};
 
 use super::{TensorLayout, TrainLoop, collect};
-use crate::checkpoint::{self, Checkpoint, Shard, TensorData};
+use crate::checkpoint::{self, Checkpoint, Opened, Region, Shard, TensorData};
 use crate::sharded::Piece;
 
 /// A state tensor's place in a checkpoint.
@@ -87,7 +87,7 @@ impl TrainLoop {
             });
             Piece { shape: &home.shape, dim, start, limit }.put(size, &value.bytes, &mut whole.bytes);
         }
-        Ok(Checkpoint { tensors, step: self.step, meta })
+        Ok(Checkpoint { tensors, step: self.step, meta, beside: BTreeMap::new() })
     }
 
     /// The part of [`TrainLoop::checkpoint`] that ranks of this process hold. Of ranks with the same shard, the lowest one
@@ -120,6 +120,41 @@ impl TrainLoop {
             }
         }
         Ok(shards)
+    }
+
+    /// As [`TrainLoop::restore`], from a checkpoint on disk. Of one in shards, only the parts are read that overlap what
+    /// local ranks hold.
+    ///
+    /// # Errors
+    /// As [`TrainLoop::restore`]; E312 if what is read is damaged.
+    pub fn resume(&mut self, opened: &Opened) -> Result<()> {
+        let Some(types) = opened.types() else { return self.restore(&opened.load()?) };
+        checkpoint::compare_types(&self.checkpoint_tensors(), &types)?;
+        for (index, home) in self.homes() {
+            let name = self.inputs[index].name.clone();
+            for place in self.inputs_named(&name) {
+                let TensorLayout { shape, sharding, mesh, ranks, .. } = &self.inputs[place];
+                let world = self.runner.world();
+                let mut regions: IndexMap<Region, Vec<usize>> = IndexMap::new();
+                for (position, &rank) in ranks.iter().enumerate().filter(|(_, rank)| world.is_local(**rank)) {
+                    let mut offset = sharding.local_offset(mesh, shape, position);
+                    if let Some((dim, start, _)) = home.piece {
+                        offset[dim] += start;
+                    }
+                    let extents = sharding.local_shape(mesh, shape, position);
+                    regions.entry((offset, extents)).or_default().push(rank);
+                }
+                let (regions, ranks): (Vec<Region>, Vec<Vec<usize>>) = regions.into_iter().unzip();
+                let read = opened.regions(&home.name, &regions)?;
+                for (bytes, ranks) in read.iter().zip(&ranks) {
+                    for &rank in ranks {
+                        self.runner.write_input(rank, &name, bytes)?;
+                    }
+                }
+            }
+        }
+        self.step = opened.step();
+        Ok(())
     }
 
     /// Continues from a checkpoint made on any mesh. Only the step's own state is replaced; the

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::common::*;
 use partita_base::DType;
@@ -10,7 +9,9 @@ use partita_ir::{Graph, GraphBuilder, Pieces, Role, TensorType, ValueId};
 use partita_mesh::{Mesh, Sharding, split_extents};
 use partita_program::{Action, Instruction};
 use partita_runtime::checkpoint::TensorData;
-use partita_runtime::{BatchTensor, Fault, HostProcesses, RunnerOptions, TensorLayout, TrainLoop, World};
+use partita_runtime::{
+    BatchTensor, Fault, HostProcesses, Patience, RunnerOptions, TensorLayout, TrainLoop, World,
+};
 
 const ROWS: usize = 7;
 
@@ -310,7 +311,7 @@ fn two_processes_train_and_save_to_the_bits_of_one() {
     let losses = steps(&mut alone, 0..4);
     let saved = alone.checkpoint(BTreeMap::new()).unwrap();
     let process = |index: usize| {
-        let processes = HostProcesses::join(folder.path(), index, 2, Duration::from_secs(30)).unwrap();
+        let processes = HostProcesses::join(folder.path(), index, 2, Patience::default()).unwrap();
         let options = RunnerOptions {
             workers: Some(2),
             processes: Some(processes.clone()),
