@@ -25,6 +25,7 @@ use partita_schedule::verify::Report;
 use progress::{Pace, Working};
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 /// A run whose output is not a terminal prints about this many steps.
@@ -268,10 +269,15 @@ impl Output {
         }
     }
 
-    /// Writes one line to standard error, from any thread, above the bar where there is one.
+    /// Writes one line to standard error, from any thread, above the bar where there is one; below the view instead.
     pub fn announcer(&self) -> impl FnOnce(&str) + Send + use<> {
         let bar = self.bar.clone();
+        let view = self.live.as_ref().map(Live::message);
         move |message: &str| {
+            if let Some(view) = view {
+                *view.lock().unwrap_or_else(PoisonError::into_inner) = message.to_string();
+                return;
+            }
             let write = || {
                 let _ = writeln!(std::io::stderr(), "{message}");
             };

@@ -7,6 +7,7 @@ use super::events::{Step, Validation};
 use super::format::{bytes, duration, number, short};
 use partita_program::Action;
 use partita_runtime::Runner;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The view is drawn at most so often.
@@ -70,7 +71,12 @@ pub struct Live {
     losses: Vec<f64>,
     speeds: Vec<f64>,
     ranks: Vec<RankState>,
+    /// What other threads have to say, such as that the run is stopping.
+    message: Message,
 }
+
+/// A line that another thread may write below the view.
+pub type Message = Arc<Mutex<String>>;
 
 impl Live {
     /// A view under a title, before the first step.
@@ -87,7 +93,13 @@ impl Live {
             losses: Vec::new(),
             speeds: Vec::new(),
             ranks: Vec::new(),
+            message: Message::default(),
         }
+    }
+
+    /// The line below the view.
+    pub fn message(&self) -> Message {
+        self.message.clone()
     }
 
     /// The first step to be done, and the last.
@@ -175,6 +187,8 @@ impl Live {
         if let more @ 1.. = self.ranks.len().saturating_sub(RANKS_SHOWN) {
             lines.push(format!("and {more} more ranks"));
         }
+        let message = self.message.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        lines.extend((!message.is_empty()).then_some(message));
         let cut = |line: String| line.chars().take(columns.max(1)).collect::<String>().trim_end().to_string();
         lines.into_iter().map(cut).collect()
     }
@@ -274,5 +288,7 @@ rank 2     1.0 MiB";
         assert_eq!(lines[0], "mlp                            step 4/10");
         assert!(!lines[1].contains("left"), "{lines:?}");
         assert_eq!(lines.last().unwrap(), "and 4 more ranks");
+        *live.message().lock().unwrap() = "stopping after this step".to_string();
+        assert_eq!(live.lines(40, 0.0).last().unwrap(), "stopping after this step");
     }
 }
