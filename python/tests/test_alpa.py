@@ -326,11 +326,72 @@ def test_modules_of_haiku_are_marked_alike(batch):
 
 
 def test_devices_that_do_not_exist_are_refused():
-    code, text = code_of(lambda: alpa.init(cluster="ray"))
-    assert code == "E385" and "engine" in text
+    code, text = code_of(lambda: alpa.init(cluster="slurm"))
+    assert code == "E385" and "slurm" in text
     assert code_of(lambda: alpa.init(num_nodes=2))[0] == "E385"
     assert code_of(lambda: alpa.init(num_devices_per_node=0))[0] == "E385"
     assert code_of(lambda: alpa.AutoLayerOption(0))[0] == "E386"
+
+
+RAY = """
+import os, signal
+import jax, jax.numpy as jnp, numpy as np, ray
+from partita import PartitaError, alpa
+
+if __name__ == "__main__":
+    ray.init(num_cpus=2, include_dashboard=False)
+    alpa.init(cluster="ray")
+
+    def step_of(grad, construct=lambda loss: loss):
+        def step(params, batch):
+            @construct
+            def loss(params):
+                x = jnp.tanh(batch["x"] @ params["a"])
+                alpa.mark_pipeline_boundary()
+                return jnp.mean((x @ params["b"] - batch["y"]) ** 2)
+
+            return {name: params[name] - 0.1 * value for name, value in grad(loss)(params).items()}
+
+        return step
+
+    draws = np.random.default_rng(0)
+    draw = lambda *shape: draws.standard_normal(shape, np.float32)
+    params, batch = {"a": draw(8, 16), "b": draw(16, 4)}, {"x": draw(12, 8), "y": draw(12, 4)}
+    expected = params
+    for _ in range(3):
+        expected = step_of(jax.grad)(expected, batch)
+    marked = step_of(alpa.grad, alpa.manual_layer_construction)
+    for method in (alpa.ShardParallel(), alpa.PipeshardParallel(num_micro_batches=3)):
+        step, state = alpa.parallelize(marked, method=method), params
+        for _ in range(3):
+            state = step(state, batch)
+        alpa.testing.assert_allclose(state, expected, rtol=1e-4, atol=1e-5)
+        executable = step.get_last_executable()
+        print(executable.mesh, bool(executable.verify(state, batch)), len(executable.bytes_on_ranks))
+    try:
+        alpa.parallelize(marked, method=alpa.PipeshardParallel(mesh="pp=3"))(params, batch)
+    except PartitaError as error:
+        print(error.code)
+    from partita.alpa._cluster import _devices
+    os.kill(ray.get(_devices.ray.devices[1].__ray_call__.remote(lambda device: os.getpid())), signal.SIGKILL)
+    try:
+        step(state, batch)
+    except PartitaError as error:
+        print(error.code, error.message)
+    alpa.shutdown()
+"""
+
+
+def test_a_device_of_a_ray_cluster_is_an_actor(tmp_path):
+    pytest.importorskip("ray", reason="Ray is not installed")
+    (tmp_path / "script.py").write_text(RAY)
+    package = str(Path(partita.__file__).resolve().parents[1])
+    environment = os.environ | {"PYTHONPATH": package, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, tmp_path / "script.py"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    promised = ["dp=2 True 2", "pp=2,dp=1 True 2", "E460", "E385 a device of the Ray cluster has ended"]
+    assert [line for line in done.stdout.splitlines() if line in promised] == promised
 
 
 def test_devices_are_forgotten_with_shutdown(batch):

@@ -222,8 +222,7 @@ DOCUMENTS = {
         (
             'ray.init(), alpa.init(cluster="ray")',
             "partita.alpa:init",
-            "test_alpa::test_devices_that_do_not_exist_are_refused",
-            "not yet: engines",
+            "test_alpa::test_a_device_of_a_ray_cluster_is_an_actor",
         ),
         ("alpa.shutdown()", "partita.alpa:shutdown", "test_alpa::test_devices_are_forgotten_with_shutdown"),
         ("alpa.parallelize(method=)", "partita.alpa:parallelize", "test_alpa::test_a_step_trains_as_plain_jax_under_each_method"),

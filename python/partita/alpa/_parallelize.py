@@ -17,6 +17,7 @@ from partita import _partita
 from partita._error import refuse
 from partita._partita import Mesh, Plan, Report
 from partita._tensors import Packed, long_dtype, pack
+from partita.alpa._cluster import make_step
 from partita.alpa._layers import layer_option
 from partita.alpa._marks import border, evaluate, holds, mark, register_array, where
 from partita.alpa._methods import Method, ShardParallel
@@ -250,7 +251,7 @@ class Executable:
                 layers = [[0]] if one else _partita.Step.layers_of_stages(program, known, traced.layers, stages)
             self.result = Result(self.mesh, self.plan, layers, [Tried(*row) for row in tried])
             print(self.result)
-        self._native = _partita.Step(program, known, self.plan, self.mesh)
+        self._native = make_step(traced.text, traced.name, known, self.plan, self.mesh)
         self._kept, self._fed = set(self._native.kept()), set(self._native.fed())
         # The call after which the state on the ranks is what it is, and the last value of arguments that do not change.
         self._version = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from partita._partita import Plan
 from partita._schedule import plan_of
 from partita.torch import _batch, _layouts, _stages
 from partita.torch._lines import BATCH_AXES, STAGES, Call, Line, Refusals, read
-from partita.torch._parallel import MeanLoss, Parallel
+from partita.torch._parallel import MeanLoss, ModuleLoss, Parallel
 
 _NO_EFFECT = ("annotate", "decompose", "fork_rng", "trace")
 """Requests that change nothing here: notes, and what only patterns see."""
@@ -45,8 +46,8 @@ def apply(
     process of the mesh calls it, and takes the parameters of the first one.
 
     Axes ``dp`` and ``fsdp`` shard the rows of a batch, ``pp`` has stages, and one more axis may have layouts. ``loss``
-    takes what the module returns and the target, and is a mean over rows; without it the module returns the loss. Stages
-    need it, and ``example_inputs``, the tensors of a whole batch without the target.
+    takes what the module returns and the target, and is a mean over rows; without it the module returns the loss, a scalar or
+    an attribute ``loss``. Stages need it, and ``example_inputs``, the tensors of a whole batch without the target.
 
     Raises ``PartitaError``: E394 with all lines that PyTorch cannot express and the nearest plan that it can, or for a
     mesh, module or loss that it cannot; E221 for a pattern that matches no module, E223 for an axis that the mesh does not
@@ -87,11 +88,17 @@ def apply(
             expected="1f1b, gpipe or interleaved-1f1b: PyTorch can split only the backward pass of replicated parameters",
             found="a plan with " + ("fsdp" if units else f"layouts over {layout_axis}"),
         )
+    if table is not None and (loss is None or example_inputs is None):
+        missing = "loss" if loss is None else "example_inputs"
+        raise refuse(
+            "E394", "stages need a loss and example inputs", expected="loss= and example_inputs=", found=f"no {missing}"
+        )
 
     device = _device(device_mesh)
     module.to(device)
     _begin_alike(module, device_mesh)
-    mean = None if loss is None else MeanLoss(loss)
+    parts = microbatches * math.prod(sizes[axis] for axis in _batch.batch_axes(device_mesh))
+    mean = ModuleLoss(parts) if loss is None else MeanLoss(loss, parts)
     layout_mesh = device_mesh[layout_axis] if layout_axis is not None else None
 
     def made(root: torch.nn.Module) -> None:
@@ -106,11 +113,7 @@ def apply(
     if table is None:
         made(module)
         return Parallel(device_mesh, [module], layout_mesh, microbatches, mean)
-    if mean is None or example_inputs is None:
-        missing = "loss" if mean is None else "example_inputs"
-        raise refuse(
-            "E394", "stages need a loss and example inputs", expected="loss= and example_inputs=", found=f"no {missing}"
-        )
+    assert example_inputs is not None
     # The rows of one microbatch of one rank.
     splitter = Parallel(device_mesh, [module], layout_mesh, microbatches, mean)
     inputs = tuple(

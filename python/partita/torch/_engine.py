@@ -39,7 +39,8 @@ class Ranks:
                 help="use the engine native for a file",
             )
         given = names if loss is None else names[:-1]
-        if given != list(inspect.signature(module.forward).parameters)[: len(given)]:
+        # Without a function as loss, inputs go by name.
+        if loss is not None and given != list(inspect.signature(module.forward).parameters)[: len(given)]:
             raise refuse(
                 "E394",
                 "the inputs of the module are not in the order of its signature",
@@ -56,7 +57,7 @@ class Ranks:
         examples = tuple(torch.zeros(types[name][1], dtype=_dtype(types[name][0])) for name in given)
         self._names = [name for name, _, _ in model._native.parameters() + model._native.states()]
         self._parameters = [name for name, _, _ in model._native.parameters()]
-        self._inputs, self._clip = names, options["clip_grad_norm"]
+        self._inputs, self._is_named, self._clip = names, loss is None, options["clip_grad_norm"]
         self._parallel = apply(
             plan,
             copy.deepcopy(module),
@@ -75,8 +76,11 @@ class Ranks:
         missing = [name for name in self._inputs if name not in given]
         if missing:
             raise refuse("E430", "a batch lacks inputs", expected=", ".join(self._inputs), found=", ".join(given))
-        tensors = [to_torch(given[name]).to(self._device) for name in self._inputs]
-        loss = float(self._parallel.backward(*tensors))
+        tensors = {name: to_torch(given[name]).to(self._device) for name in self._inputs}
+        if self._is_named:
+            loss = float(self._parallel.backward(**tensors))
+        else:
+            loss = float(self._parallel.backward(*tensors.values()))
         if not math.isfinite(loss):
             self._optimizer.zero_grad()
             raise refuse(

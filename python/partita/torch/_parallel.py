@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,42 +20,82 @@ from partita.torch._layouts import running
 from partita.torch._lines import STAGES
 
 
-class MeanLoss:
-    """The loss of a part of the batch. The whole one is the mean over the parts, which is checked once."""
+def _halves(values: Any) -> list[Any]:
+    """The halves of tensors along their rows, those of the first one; none where there are no two even halves."""
+    tensors = [value for value in pytree.tree_leaves(values) if isinstance(value, torch.Tensor) and value.ndim]
+    rows = tensors[0].shape[0] if tensors else 0
+    if rows < 2 or rows % 2 != 0:
+        return []
 
-    def __init__(self, loss: Callable[..., Any]) -> None:
-        self.loss = loss
-        self.is_checked = False
+    def half(number: int, value: Any) -> Any:
+        has_rows = isinstance(value, torch.Tensor) and value.ndim and value.shape[0] == rows
+        return value.detach().chunk(2)[number] if has_rows else value
+
+    return [pytree.tree_map(partial(half, number), values) for number in range(2)]
+
+
+def _check_mean(whole: torch.Tensor, halves: Sequence[torch.Tensor]) -> None:
+    """E394 if a loss is not the mean of those of the halves of the rows."""
+    if not halves:
+        return
+    mean = torch.stack(list(halves)).mean()
+    if not torch.allclose(mean, whole, rtol=1e-3, atol=1e-6):
+        raise refuse(
+            "E394",
+            "the loss of a batch is not the mean of the losses of its halves",
+            expected="a mean over rows: PyTorch averages the gradients of ranks and microbatches",
+            found=f"{float(whole):.6g} of the whole, {float(mean):.6g} of the halves",
+            help="divide a sum by the number of rows, or use a mesh without dp and fsdp and one microbatch",
+        )
+
+
+class MeanLoss:
+    """The loss of a part of the batch. The whole one is the mean over the parts; where there are several, that is checked
+    on the first batch."""
+
+    def __init__(self, loss: Callable[..., Any], parts: int) -> None:
+        self.loss, self._is_unchecked = loss, parts > 1
 
     def __call__(self, output: Any, target: Any) -> torch.Tensor:
         found: torch.Tensor = self.loss(output, target)
-        if not self.is_checked:
-            self.is_checked = True
-            self._check(output, target, found.detach())
+        if self._is_unchecked:
+            self._is_unchecked = False
+            with torch.no_grad():
+                _check_mean(found.detach(), [self.loss(*half[::-1]) for half in _halves((target, output))])
         return found
 
-    def _check(self, output: Any, target: Any, found: torch.Tensor) -> None:
-        rows = target.shape[0] if isinstance(target, torch.Tensor) and target.ndim else 0
-        if rows < 2 or rows % 2 != 0:
-            return
 
-        def half(number: int) -> Any:
-            def part(value: Any) -> Any:
-                has_rows = isinstance(value, torch.Tensor) and value.ndim and value.shape[0] == rows
-                return value.detach().chunk(2)[number] if has_rows else value
+class ModuleLoss:
+    """The loss that a module returns: a scalar, or an attribute ``loss`` as in models of Hugging Face. Checked as
+    ``MeanLoss``, without dropout."""
 
-            return pytree.tree_map(part, (output, target))
+    def __init__(self, parts: int) -> None:
+        self._is_unchecked = parts > 1
 
-        with torch.no_grad():
-            mean = sum(self.loss(*half(number)) for number in range(2)) / 2
-        if not torch.allclose(mean, found, rtol=1e-3, atol=1e-6):
+    def __call__(self, module: torch.nn.Module, inputs: Sequence[Any], named: Mapping[str, Any]) -> torch.Tensor:
+        if self._is_unchecked:
+            self._is_unchecked = False
+            modes = [inner for inner in module.modules() if inner.training]
+            module.eval()
+            with torch.no_grad():
+                whole, *halves = [self._of(module(*i, **n)) for i, n in [(inputs, named), *_halves((inputs, named))]]
+            for inner in modes:
+                inner.training = True
+            _check_mean(whole, halves)
+        return self._of(module(*inputs, **named))
+
+    @staticmethod
+    def _of(output: Any) -> torch.Tensor:
+        loss = output if isinstance(output, torch.Tensor) else getattr(output, "loss", None)
+        if not isinstance(loss, torch.Tensor) or loss.ndim != 0:
             raise refuse(
                 "E394",
-                "the loss of a batch is not the mean of the losses of its halves",
-                expected="a mean over rows: PyTorch averages the gradients of ranks and microbatches",
-                found=f"{float(found):.6g} of the whole, {float(mean):.6g} of the halves",
-                help="divide a sum by the number of rows, or use a mesh without dp and fsdp and one microbatch",
+                "the module returns no loss",
+                expected="a scalar, or a result with a scalar `loss`",
+                found=type(output).__name__ if loss is None else f"a tensor of shape {list(loss.shape)}",
+                help="give apply a function: loss=torch.nn.functional.cross_entropy",
             )
+        return loss
 
 
 class Parallel:
@@ -70,7 +111,7 @@ class Parallel:
         roots: Sequence[torch.nn.Module],
         layouts: DeviceMesh | None,
         microbatches: int,
-        loss: MeanLoss | None,
+        loss: MeanLoss | ModuleLoss,
         schedule: Any = None,
         stages: Sequence[Any] = (),
     ) -> None:
@@ -110,32 +151,39 @@ class Parallel:
             )
         return tensor[rows // shards * place : rows // shards * (place + 1)]
 
-    def backward(self, *batch: torch.Tensor) -> torch.Tensor:
+    def backward(self, *batch: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
         """Both passes over a whole batch, which every rank is given; gradients are added to those of the parameters.
 
-        With a function as loss, the last tensor is the target. Returns the loss, the same on every rank, without a gradient.
+        With a function as loss, the last tensor is the target. Named tensors are arguments of the module; stages take none.
+        Returns the loss, the same on every rank, without a gradient.
         """
-        mine = [self.local(tensor) for tensor in batch]
+        if self.schedule is not None and named:
+            raise TypeError(f"stages take tensors by position, found {', '.join(named)}")
+        mine, own = [self.local(tensor) for tensor in batch], {name: self.local(value) for name, value in named.items()}
         with self.running():
-            loss = self._pass(mine) if self.schedule is None else self._scheduled(mine)
+            loss = self._pass(mine, own) if self.schedule is None else self._scheduled(mine)
         for axis in self._batch:
             dist.all_reduce(loss, group=self.mesh.get_group(axis))
             loss /= self.mesh[axis].size()
         return loss
 
-    def _pass(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
+    def _pass(self, batch: Sequence[torch.Tensor], named: Mapping[str, torch.Tensor]) -> torch.Tensor:
         (root,) = self._roots
-        total = torch.zeros((), device=batch[0].device)
+        losses = []
         for number in range(self.microbatches):
             part = [tensor.chunk(self.microbatches)[number] for tensor in batch]
+            own = {name: tensor.chunk(self.microbatches)[number] for name, tensor in named.items()}
             if isinstance(root, FSDPModule):
                 is_last = number + 1 == self.microbatches
                 root.set_is_last_backward(is_last)
                 root.set_requires_gradient_sync(is_last)
-            loss = root(*part) if self._loss is None else self._loss(root(*part[:-1]), part[-1])
+            if isinstance(self._loss, MeanLoss):
+                loss = self._loss(root(*part[:-1], **own), part[-1])
+            else:
+                loss = self._loss(root, part, own)
             (loss / self.microbatches).backward()
-            total += loss.detach() / self.microbatches
-        return total
+            losses.append(loss.detach())
+        return torch.stack(losses).mean()
 
     def _scheduled(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
         losses: list[torch.Tensor] = []
