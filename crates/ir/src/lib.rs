@@ -42,7 +42,7 @@ pub use custom::{CustomOp, Named};
 pub use graph::{Annotation, Graph, Location, Node, NodeId, Phase, Role, Value, ValueId};
 pub use interpret::{evaluate, evaluate_ranks};
 pub use literal::{Literal, Storage};
-pub use op::{Cost, GradientContext, LocalContext, Op, Operation};
+pub use op::{Cost, GradientContext, LocalContext, Op, Operation, Peers};
 pub use pieces::Pieces;
 pub use port::{InputKind, OutputKind};
 pub use rule::{Factor, FactorId, FactorKind, LinearGroup, Rule};

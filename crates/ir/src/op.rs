@@ -3,11 +3,12 @@
 use crate::builder::GraphBuilder;
 use crate::graph::{Graph, Node, ValueId};
 use crate::literal::Literal;
+use crate::ops::Groups;
 use crate::rule::{FactorId, Rule};
 use crate::text::OpPrinter;
 use crate::traits::Traits;
 use crate::types::TensorType;
-use partita_base::Result;
+use partita_base::{DType, Result};
 
 pub use crate::ops::Op;
 
@@ -59,6 +60,23 @@ pub trait LocalContext {
     /// leader). If results are summed over ranks, only the leader may contribute terms that count
     /// once.
     fn leader(&mut self, factors: &[FactorId]) -> Result<ValueId>;
+    /// The ranks among which a factor is sharded; `None` if each holds all of it.
+    fn peers(&mut self, _factor: FactorId) -> Option<Peers> {
+        None
+    }
+    /// The entry of a list at this rank's position among the [`Peers`] of a factor: an i64 scalar.
+    fn by_position(&mut self, _factor: FactorId, entries: &[i64]) -> Result<ValueId> {
+        Ok(self.builder().scalar(DType::I64, entries[0] as f64))
+    }
+}
+
+/// The ranks among which a factor is sharded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Peers {
+    /// Groups of ranks that share the factor, each in the order of their shards.
+    pub groups: Groups,
+    /// The extent of each shard, in that order.
+    pub extents: Vec<usize>,
 }
 
 /// One rank's view of a collective in the lock-step interpreter: its op, operands and result types.

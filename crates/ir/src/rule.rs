@@ -19,6 +19,9 @@ pub enum FactorKind {
     /// Like `Pass` for the tensors that have it; results that lack it are partial with this
     /// combiner.
     Reduce(Combiner),
+    /// Each shard needs the other shards too, and the op itself moves them: its local form contains the collectives.
+    /// Every tensor that has the factor is sharded along it.
+    Exchange,
     /// A window slides along it, so a shard needs its neighbours' edge. Treated as `Whole` until halos exist.
     Shift,
     /// Must be present in full on each rank.

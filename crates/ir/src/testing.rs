@@ -278,7 +278,8 @@ fn check_factor(
     };
     let kind = rule.factors[factor].kind;
     let minor = rule.operands.iter().chain(&rule.results).flatten().any(strided);
-    if minor || matches!(kind, FactorKind::Whole | FactorKind::Shift) {
+    // Shards that are exchanged need ranks.
+    if minor || matches!(kind, FactorKind::Whole | FactorKind::Shift | FactorKind::Exchange) {
         return;
     }
     let global_operands: Vec<TensorType> = inputs.iter().map(|input| input.ty.clone()).collect();

@@ -18,7 +18,7 @@ use partita_simulate::simulate;
 use std::cell::RefCell;
 
 /// Axes that shard data by themselves; the search chooses over all others.
-const DATA_AXES: [&str; 3] = ["dp", "fsdp", "sp"];
+const DATA_AXES: [&str; 4] = ["dp", "fsdp", "sp", "cp"];
 
 /// A step on a mesh under a plan, priced.
 #[derive(Clone, Debug)]

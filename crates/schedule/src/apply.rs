@@ -40,7 +40,7 @@ pub struct Applied {
 const DATA_AXES: [&str; 3] = ["dp", "fsdp", "ep"];
 
 /// Axes that shard token sequences, where the mesh has them.
-const SEQUENCE_AXES: [&str; 2] = ["sp", "cp"];
+pub(crate) const SEQUENCE_AXES: [&str; 2] = ["sp", "cp"];
 
 /// The axis that [`ApplyOptions::sequence_parallel`] shards over.
 const SEQUENCE_PARALLEL_AXIS: &str = "tp";
@@ -308,7 +308,7 @@ impl<'a> Planner<'a> {
                     self.pins.at(parameter).close();
                 }
             }
-            Kind::Prepare | Kind::Fsdp | Kind::Zero1 | Kind::Zero2 | Kind::Ulysses => {
+            Kind::Prepare | Kind::Fsdp | Kind::Zero1 | Kind::Zero2 | Kind::Ulysses | Kind::Ring => {
                 unreachable!("these are no layer styles")
             }
         }

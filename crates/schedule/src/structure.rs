@@ -5,12 +5,14 @@
 mod frames;
 mod precision;
 mod replace;
+mod ring;
 
 use crate::modules::{Modules, is_inside};
 use crate::pattern::{Match, Pattern};
 use crate::pipeline::{Mark, last_nodes, stages_in_order};
 use crate::plan::{Entry, Plan};
 use crate::primitive::{FOREIGN_COMPILERS, FORK_RNG_NOTE, PIPELINE_NOTE, Primitive};
+use crate::style::Kind;
 use crate::{Argument, verify::StepRunner};
 use frames::Frames;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
@@ -102,6 +104,9 @@ impl Structured {
         }
         let modules = Modules::of(graph);
         match &entry.primitive {
+            Primitive::Style(style) if style.kind == Kind::Ring => {
+                self.model.forward = ring::around(graph, &named(&modules, entry)?, entry)?;
+            }
             Primitive::Style(_) | Primitive::Shard { .. } | Primitive::Sync { .. } => {}
             Primitive::Checkpoint { pattern: None } => {
                 let mut marked = graph.clone();

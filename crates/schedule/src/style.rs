@@ -78,6 +78,8 @@ pub enum Kind {
     Zero2,
     /// Around attention, shards of the sequence are exchanged for shards of heads.
     Ulysses,
+    /// Attention of a sharded sequence passes shards of keys and values from rank to rank.
+    Ring,
 }
 
 /// How long a parameter that `fsdp` shards stays gathered.
@@ -110,7 +112,7 @@ pub struct Style {
     /// The kind.
     pub kind: Kind,
     /// The mesh axis; `None` is the default of the kind: `tp`, for `fsdp` `fsdp`, for `zero1` and
-    /// `zero2` `dp`, for `ulysses` `cp`.
+    /// `zero2` `dp`, for `ulysses` and `ring` `cp`.
     pub axis: Option<String>,
     /// The layout in which the input of the module arrives.
     pub input_from: Option<Layouts>,
@@ -133,7 +135,7 @@ pub(crate) const LOCAL_NOTE: &str =
     "`use_local_output` changes nothing: models read global tensors, whatever their layout";
 
 /// Every spelling of a style's name.
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 20] = [
     "colwise",
     "rowwise",
     "sequence",
@@ -144,6 +146,7 @@ const NAMES: [&str; 19] = [
     "zero1",
     "zero2",
     "ulysses",
+    "ring",
     // Of PyTorch and Hugging Face.
     "colwise_rep",
     "rowwise_rep",
@@ -213,7 +216,7 @@ impl Style {
         self.axis.as_deref().unwrap_or(match self.kind {
             Kind::Fsdp => "fsdp",
             Kind::Zero1 | Kind::Zero2 => "dp",
-            Kind::Ulysses => "cp",
+            Kind::Ulysses | Kind::Ring => "cp",
             Kind::Colwise
             | Kind::Rowwise
             | Kind::Sequence
@@ -230,7 +233,7 @@ impl Style {
 
     /// Whether it sets how attention works on a sharded sequence; of several for one attention, the last one counts.
     pub fn is_attention(&self) -> bool {
-        self.kind == Kind::Ulysses
+        matches!(self.kind, Kind::Ulysses | Kind::Ring)
     }
 
     /// Whether it sets how a layer computes; of several for one module, the last one counts.
@@ -259,6 +262,7 @@ impl Style {
             "zero1" => Style::new(Kind::Zero1),
             "zero2" => Style::new(Kind::Zero2),
             "ulysses" => Style::new(Kind::Ulysses),
+            "ring" => Style::new(Kind::Ring),
             "shard" => match call.arguments.first() {
                 Some((None, Argument::Int(dim))) => Style::new(Kind::Shard(*dim as isize)),
                 _ => return Err(unknown(call, "`shard` needs a dimension: `shard(0)`")),
@@ -343,6 +347,7 @@ impl Style {
             Kind::Zero1 => "zero1",
             Kind::Zero2 => "zero2",
             Kind::Ulysses => "ulysses",
+            Kind::Ring => "ring",
         });
         if let Kind::Shard(dim) = self.kind {
             call = call.with(None, Argument::Int(dim as i64));
@@ -398,7 +403,7 @@ impl Layouts {
 fn unknown(call: &Call, why: &str) -> Box<Diagnostic> {
     let mut error = Diagnostic::new("E222", format!("`{call}`: {why}"))
         .expected(format!(
-            "colwise, rowwise, sequence, replicate, shard(dim), prepare, fsdp, zero1, zero2 or ulysses, with `axis=`, \
+            "colwise, rowwise, sequence, replicate, shard(dim), prepare, fsdp, zero1, zero2, ulysses or ring, with `axis=`, \
              `input=`, `output=`, `input_from=`; or {}",
             primitive_names().collect::<Vec<_>>().join(", ")
         ))
@@ -502,6 +507,7 @@ mod tests {
             "fsdp(axis=dp)",
             "zero2",
             "ulysses(axis=sp)",
+            "ring",
             "sequence",
             "sequence(output=shard(0))",
             "colwise(input_from=shard(0), use_local_output=false)",

@@ -10,13 +10,14 @@
 //! such as `tp`; the axis of the line is added as the minor-most. Everything here is annotations and sharding constraints;
 //! that they take all-to-alls follows.
 
-use crate::apply::{Declared, Planner};
+use crate::apply::{Declared, Planner, SEQUENCE_AXES};
 use crate::modules::is_inside;
 use crate::pins::{Constraints, Pin};
+use crate::style::Kind;
 use partita_base::{Diagnostic, Result};
 use partita_ir::composite::Origin;
 use partita_ir::composites::ATTENTION;
-use partita_ir::{Graph, Node, Op, ValueId};
+use partita_ir::{Graph, Node, NodeId, Op, ValueId};
 use partita_mesh::{AxisRef, Mesh, Sharding};
 use partita_spmd::propagate;
 use std::collections::BTreeMap;
@@ -29,13 +30,24 @@ pub(crate) struct AttentionLine {
 }
 
 impl Planner<'_> {
-    /// The lines about attention. E221 for a pattern that matches no module, E235 if there is no attention in the modules.
+    /// The lines `ulysses`; of `ring`, requests that attention is sharded along the sequence, as tokens are over
+    /// `sp` and `cp` anyway. E221 for a pattern that matches no module, E235 if there is no attention in the modules.
     pub(crate) fn attention_lines(&mut self, declared: &[Declared]) -> Result<Vec<AttentionLine>> {
         let mut lines = Vec::new();
         for &line in declared.iter().filter(|line| line.style.is_attention()) {
             let (axis, origin) = (self.axis(line)?, line.describe());
             let named = self.modules.named(line.entry.scope(), &origin)?;
             let modules: Vec<String> = named.into_iter().map(str::to_string).collect();
+            if line.style.kind == Kind::Ring {
+                let is_ring = |id: &NodeId| matches!(self.graph.node(*id).op, Op::RingAttention(_));
+                let shards_tokens = SEQUENCE_AXES.contains(&line.style.axis_name());
+                for module in modules.iter().filter(|_| !shards_tokens) {
+                    for id in self.modules.forward_nodes(module).into_iter().filter(is_ring) {
+                        self.pins.shard(self.graph.node(id).results[0], 2, axis, &origin)?;
+                    }
+                }
+                continue;
+            }
             let is_covered = |node: &Node| modules.iter().any(|module| is_inside(&node.path, module));
             if !self.graph.nodes.iter().any(|node| is_covered(node) && Tensors::of(node).is_some()) {
                 return Err(Diagnostic::new("E235", format!("there is no attention in `{}`", line.modules))

@@ -139,7 +139,7 @@ fn is_expressible(rule: &Rule, strategy: &Strategy) -> bool {
     let reduced = strategy.factors.iter().zip(&rule.factors).filter(|(list, _)| !list.is_empty());
     let reduced = reduced.filter_map(|(_, factor)| match factor.kind {
         FactorKind::Reduce(combiner) => Some(combiner),
-        FactorKind::Pass | FactorKind::Shift | FactorKind::Whole => None,
+        FactorKind::Pass | FactorKind::Exchange | FactorKind::Shift | FactorKind::Whole => None,
     });
     let combiners: Vec<Combiner> = reduced.chain(strategy.through.iter().map(|t| t.combiner)).collect();
     strategy.factors.iter().zip(&rule.factors).all(fits)

@@ -148,7 +148,7 @@ impl Merger<'_> {
         match rule.factors[major].kind {
             FactorKind::Pass => Ok(None),
             FactorKind::Reduce(combiner) => Ok(Some(combiner)),
-            FactorKind::Shift | FactorKind::Whole => {
+            FactorKind::Exchange | FactorKind::Shift | FactorKind::Whole => {
                 Err(self.refused(node, &format!("dimension {dim} of {}", self.whole.ty(value))))
             }
         }

@@ -3,6 +3,7 @@
 //! Naming follows PyTorch. Shapes: `..` means any leading dimensions.
 
 mod attention;
+mod attention_part;
 mod cross_entropy;
 mod dot_general_add;
 mod dropout;
@@ -23,6 +24,7 @@ mod tests;
 mod uniform;
 
 pub use attention::ATTENTION;
+pub use attention_part::{ATTENTION_PART, ATTENTION_PART_GRADIENT};
 pub use cross_entropy::CROSS_ENTROPY;
 pub use dot_general_add::{DOT_GENERAL_ADD, dot_general_dims};
 pub use dropout::DROPOUT;
@@ -57,6 +59,8 @@ pub static ALL: &[&Template] = &[
     &GROUPED_MATMUL,
     &SILU,
     &ATTENTION,
+    &ATTENTION_PART,
+    &ATTENTION_PART_GRADIENT,
     &ROTARY,
     &DROPOUT,
     &CROSS_ENTROPY,

@@ -89,6 +89,10 @@ ops! {
         ManualComputation: "A body written for one shard over named axes.",
     }
     propagation_barrier { PropagationBarrier: "A limit to the propagation of layouts." }
+    ring_attention {
+        RingAttention: "Attention of a sequence that ranks share.",
+        RingAttentionGradient: "Its gradients.",
+    }
     composite { Composite: "A named subgraph." }
 }
 

@@ -76,7 +76,7 @@ impl<'a> Problem<'a> {
     pub fn tile(&self, [b, h]: [usize; 2], queries: &Range<usize>, keys: &Range<usize>) -> Tile<'a> {
         let &Problem { sizes, options, blocks, columns } = self;
         let shift = match options.causal {
-            true => (queries.start + options.query_offset + 1) as isize - keys.start as isize,
+            true => queries.start as isize + options.query_offset + 1 - keys.start as isize,
             false => keys.len() as isize,
         };
         let mask = options.mask.map(|mask| {

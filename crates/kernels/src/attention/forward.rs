@@ -3,8 +3,8 @@
 use super::blocks::{
     Problem, Rows, after, ahead, exponentials, in_place, inverse, load, ranges, scale_rows, store,
 };
-use crate::element::Float;
-use crate::element::{Number, Real};
+use super::part;
+use crate::element::{Element, Float, Number, Real};
 use crate::gemm::RowsAhead;
 use crate::matrix::Matrix;
 use crate::options::KernelOptions;
@@ -14,12 +14,14 @@ use crate::workspace::Workspace;
 /// Maximum number of keys in a block.
 pub(super) const KEYS: usize = 512;
 
-/// [`attention`](super::attention) for one element type.
-pub(super) fn forward<T: Float>(
+/// [`attention`](super::attention) for one element type; with `lse`, [`attention_part`](super::attention_part), whose
+/// results have another one.
+pub(super) fn forward<T: Float, O: Element<Compute = T::Compute>>(
     kernel_options: KernelOptions,
     problem: &Problem<'_>,
     [q, k, v]: [&View<'_>; 3],
     out: &mut ViewMut<'_>,
+    mut lse: Option<&mut ViewMut<'_>>,
     workspace: &mut [u8],
 ) {
     let &Problem { sizes, blocks, columns, .. } = problem;
@@ -80,8 +82,14 @@ pub(super) fn forward<T: Float>(
                 let soon = [ahead(&out.as_view(), Some(head), &some)];
                 tile.over_keys(kernel_options, T::Compute::ONE, scores, v_rows, out_rows, &soon);
             }
+            if let Some(lse) = &mut lse {
+                part::write(lse, head, &some, |row| match rows.sum[row] {
+                    sum if sum == T::Compute::ZERO => part::nothing(),
+                    sum => rows.max[row] + sum.ln(),
+                });
+            }
             rows.sum.iter_mut().for_each(|sum| *sum = inverse(*sum));
-            store::<T>(kernel_options, out_rows, rows.sum, out, head, &some);
+            store::<O>(kernel_options, out_rows, rows.sum, out, head, &some);
         }
     }
 }

@@ -18,6 +18,7 @@
 mod backward;
 mod blocks;
 mod forward;
+mod part;
 
 use crate::options::KernelOptions;
 use partita_base::DType;
@@ -27,6 +28,8 @@ use crate::view::{View, ViewMut};
 use crate::workspace::piece_bytes;
 use blocks::{Blocks, Problem, padded};
 
+pub use part::{attention_part, attention_part_backward, attention_part_backward_workspace_bytes};
+
 /// The mask and the scale of attention scores.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionOptions<'a> {
@@ -34,8 +37,9 @@ pub struct AttentionOptions<'a> {
     pub mask: Option<View<'a>>,
     /// Causal mask: query `i` sees the keys `0..=i + query_offset`.
     pub causal: bool,
-    /// The position of the first query among the keys, for decoding with cached keys.
-    pub query_offset: usize,
+    /// The position of the first query less that of the first key: for decoding with cached keys, and for parts of a
+    /// sequence, where it may be negative.
+    pub query_offset: isize,
     /// The factor on scores; usually 1 / sqrt(D).
     pub scale: f64,
 }
@@ -136,7 +140,7 @@ pub fn attention(
     let sizes = Sizes::new(q, k, v, options);
     assert!(out.shape() == q.shape() && out.dtype() == q.dtype(), "attention gives what it is asked with");
     let problem = Problem::new(sizes, options, forward::KEYS);
-    dispatch!(float q.dtype(), T => forward::forward::<T>(kernel_options, &problem, [q, k, v], out, workspace))
+    dispatch!(float q.dtype(), T => forward::forward::<T, T>(kernel_options, &problem, [q, k, v], out, None, workspace))
 }
 
 /// The gradients of [`attention`] with respect to `q`, `k` and `v`; the probabilities are recomputed. The

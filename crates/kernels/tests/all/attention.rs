@@ -37,7 +37,7 @@ impl Problem {
         AttentionOptions {
             mask: self.mask.as_ref().map(Tensor::view),
             causal: self.causal,
-            query_offset: self.query_offset,
+            query_offset: self.query_offset as isize,
             scale: self.scale,
         }
     }

@@ -1,6 +1,7 @@
 //! Every integration test of the crate in one binary, which links once.
 
 mod attention;
+mod attention_part;
 mod common;
 mod convolution;
 mod elementwise;

@@ -18,7 +18,7 @@ use std::time::Duration;
 use trial::Trial;
 
 /// Axes that shard data by themselves; the search chooses over all others.
-const DATA_AXES: [&str; 3] = ["dp", "fsdp", "sp"];
+const DATA_AXES: [&str; 4] = ["dp", "fsdp", "sp", "cp"];
 
 /// A plan that was tried on a mesh.
 #[derive(Clone, Debug)]

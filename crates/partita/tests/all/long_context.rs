@@ -35,6 +35,21 @@ fn attention_by_heads_changes_nothing() {
     check("gpt", "cp=2", &[ULYSSES, "plan.layers.*=checkpoint"]);
 }
 
+const RING: &str = "plan.layers.*.attn=ring";
+
+#[test]
+fn a_ring_of_keys_changes_nothing() {
+    // Shards of 4, 3 + 3 + 2, 2, and with other axes; over `sp` tokens are sharded the same way.
+    for mesh in ["cp=2", "cp=3", "cp=4", "dp=2,cp=2", "tp=2,cp=2", "fsdp=2,cp=2", "sp=2,cp=2"] {
+        check("gpt", mesh, &[RING]);
+        check("llama", mesh, &[RING]);
+    }
+    check("gpt", "tp=3", &["plan.layers.*.attn=ring(axis=tp)"]);
+    check("gpt", "cp=2", &[RING, "train.microbatches=2"]);
+    check("gpt", "pp=2,cp=2", &[RING, "train.microbatches=2", "model.layers=2"]);
+    check("gpt", "cp=2", &[RING, "plan.layers.*=checkpoint"]);
+}
+
 const BATCH: usize = 2;
 const DIM: usize = 32;
 
@@ -69,5 +84,65 @@ fn heads_are_exchanged_four_times_each_way() {
                 assert!(seen(phase).iter().all(|(kind, ..)| ["all_to_all", "all_reduce"].contains(kind)));
             }
         }
+    }
+}
+
+#[test]
+fn keys_and_values_travel_once_forward_and_gradients_home() {
+    for ranks in [2, 3, 4] {
+        for layers in [1, 2] {
+            let set = gpt(&format!("cp={ranks}"), 48, layers, RING);
+            let counts = counts(&set, 0);
+            let both = 2 * BATCH * 48 * DIM * 4 / ranks;
+            for (phase, hops) in [(&counts.forward, ranks - 1), (&counts.backward, ranks - 1 + ranks)] {
+                let sent = phase.of(CollectiveKind::CollectivePermute);
+                assert_eq!(sent.logical, hops * layers, "{ranks} ranks: {:?}", seen(phase));
+                assert_eq!(sent.bytes, hops * layers * both);
+                assert!(
+                    seen(phase).iter().all(|(kind, ..)| ["collective_permute", "all_reduce"].contains(kind))
+                );
+            }
+        }
+    }
+}
+
+/// Bytes of a Llama's arena on rank 0, with so many tokens on each rank.
+fn arena_bytes(ranks: usize, tokens: usize, lines: &[&str]) -> usize {
+    let (mesh, sequence) = (format!("mesh.shape=cp={ranks}"), format!("model.sequence={}", tokens * ranks));
+    let mut all = vec![mesh.as_str(), &sequence, "train.batch=1", "model.dim=64", "model.layers=2"];
+    all.extend(["model.heads=8", "model.kv_heads=8"]);
+    all.extend(lines);
+    let session = session("llama", &all);
+    let planned = session.build().unwrap_or_else(|error| panic!("{error}"));
+    session.lower(&planned).unwrap_or_else(|error| panic!("{error}")).programs[0].arena_bytes
+}
+
+#[test]
+fn memory_of_a_ring_is_flat_in_ranks_and_linear_in_tokens() {
+    let two = arena_bytes(2, 64, &[RING]);
+    for ranks in [4, 8] {
+        // Each hop has three numbers, which say where its keys are, in a cache line.
+        assert_eq!(arena_bytes(ranks, 64, &[RING]) - two, 64 * (ranks - 2), "{ranks} ranks");
+    }
+    let growth = |lines: &[&str]| {
+        let [one, two, four] = [64, 128, 256].map(|tokens| arena_bytes(4, tokens, lines) as f64);
+        (four - two) / (two - one)
+    };
+    for line in [RING, ULYSSES] {
+        assert!(growth(&[line]) < 2.2, "twice the tokens take {} times the bytes", growth(&[line]));
+    }
+    assert!(growth(&[]) > 3.0, "scores of gathered keys are quadratic");
+}
+
+/// On the CPU device parts of attention are kernels.
+#[test]
+fn the_cpu_computes_what_one_device_does() {
+    for line in [RING, ULYSSES] {
+        let all =
+            ["mesh.shape=cp=3", "model.dim=24", "model.heads=4", "model.layers=1", "model.sequence=8", line];
+        let session = session("gpt", &all);
+        let verified = session.verify(6, &session.step_runner(), &Unwatched);
+        let report = verified.unwrap_or_else(|e| panic!("{line}: {e}")).report;
+        assert!(report.ok, "{line}: {:?}", report.worst());
     }
 }

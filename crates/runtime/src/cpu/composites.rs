@@ -49,12 +49,20 @@ enum Kind {
     },
     Attention {
         causal: bool,
-        query_offset: usize,
+        query_offset: isize,
         scale: f64,
     },
     AttentionGradient {
         causal: bool,
-        query_offset: usize,
+        query_offset: isize,
+        scale: f64,
+    },
+    AttentionPart {
+        causal: bool,
+        scale: f64,
+    },
+    AttentionPartGradient {
+        causal: bool,
         scale: f64,
     },
     CrossEntropy {
@@ -127,6 +135,16 @@ fn kind(composite: &Composite) -> Option<Kind> {
             })
         }
         ("attention", _) => attention(composite, own, &wanted, is_gradient),
+        ("attention_part", false) => match attention(composite, &own[..3], &wanted, false)? {
+            Kind::Attention { causal, scale, .. } => Some(Kind::AttentionPart { causal, scale }),
+            _ => None,
+        },
+        ("attention_part_gradient", false) => match attention(composite, &own[..3], &wanted, false)? {
+            Kind::Attention { causal, scale, .. } if own[5].dtype == first.dtype => {
+                Some(Kind::AttentionPartGradient { causal, scale })
+            }
+            _ => None,
+        },
         ("cross_entropy", _) => {
             let labels = operands.get(1)?;
             let index = matches!(labels.dtype, DType::I32 | DType::I64 | DType::U32 | DType::U64);
@@ -203,7 +221,7 @@ fn attention(composite: &Composite, own: &[&TensorType], wanted: &[i64], is_grad
     };
     let causal = composite.attributes.flag("causal");
     // With fewer queries than keys, the queries are the last ones.
-    let query_offset = if causal { keys.checked_sub(queries)? } else { 0 };
+    let query_offset = if causal { keys as isize - queries as isize } else { 0 };
     let scale = composite.attributes.float("scale").ok()?;
     match is_gradient {
         _ if !shared || !typed || !masked => None,
@@ -306,6 +324,42 @@ pub(super) fn compile(composite: &Composite, share: Share, kernel_options: Kerne
                     &mut dq,
                     &mut dk,
                     &mut dv,
+                    scratch,
+                );
+                Ok(())
+            })
+        }
+        Kind::AttentionPart { causal, scale } => {
+            let (queries, keys, width) = attention_sizes(&operands);
+            let bytes = kernels::attention_workspace_bytes(dtype, queries, keys, width);
+            Kernel::new(bytes, move |memory, workspace| {
+                let (query_offset, keys) = part_of(&operands[3], memory, keys);
+                let options = AttentionOptions { mask: None, causal, query_offset, scale };
+                let [q, k, v] = [0, 1, 2].map(|i| operands[i].view(memory));
+                let [mut out, mut lse] = [0, 1].map(|i| memory.view_mut(&outputs[i]));
+                let scratch = memory.bytes_mut(workspace);
+                let results = [&mut out, &mut lse];
+                kernels::attention_part(kernel_options, [&q, &k, &v], keys, &options, results, scratch);
+                Ok(())
+            })
+        }
+        Kind::AttentionPartGradient { causal, scale } => {
+            let (queries, keys, width) = attention_sizes(&operands);
+            let group = operands[0].shape()[1].checked_div(operands[1].shape()[1]).unwrap_or(0);
+            let bytes = kernels::attention_part_backward_workspace_bytes(dtype, group, queries, keys, width);
+            Kernel::new(bytes, move |memory, workspace| {
+                let (query_offset, keys) = part_of(&operands[6], memory, keys);
+                let options = AttentionOptions { mask: None, causal, query_offset, scale };
+                let views = [0, 1, 2, 3, 4, 5].map(|i| operands[i].view(memory));
+                let [mut dq, mut dk, mut dv] = [0, 1, 2].map(|i| memory.view_mut(&outputs[i]));
+                let scratch = memory.bytes_mut(workspace);
+                let gradients = [&mut dq, &mut dk, &mut dv];
+                kernels::attention_part_backward(
+                    kernel_options,
+                    views.each_ref(),
+                    keys,
+                    &options,
+                    gradients,
                     scratch,
                 );
                 Ok(())
@@ -438,6 +492,13 @@ fn grouped_sizes(operands: &[Value]) -> [usize; 3] {
 fn attention_sizes(operands: &[Value]) -> (usize, usize, usize) {
     let (q, k) = (operands[0].shape(), operands[1].shape());
     (q[2], k[2], q[3])
+}
+
+/// The position of the first query less that of the first key, and the number of keys, at most `most`.
+fn part_of(place: &Value, memory: &Memory, most: usize) -> (isize, usize) {
+    let [first_query, first_key, keys] =
+        [0, 1, 2].map(|number| integer(place.element(memory, number * place.stride(0))));
+    ((first_query - first_key) as isize, usize::try_from(keys).unwrap_or(0).min(most))
 }
 
 /// Elements whose random bits are drawn at a time before they become floats.

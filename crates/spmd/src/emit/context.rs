@@ -4,8 +4,8 @@ use super::shards::Shards;
 use super::steps::lookup;
 use crate::assign::Assignment;
 use partita_base::{DType, Result};
-use partita_ir::{FactorId, Graph, GraphBuilder, LocalContext, NodeId, Rule, TensorType, ValueId};
-use partita_mesh::{AxisRef, Sharding};
+use partita_ir::{FactorId, Graph, GraphBuilder, LocalContext, NodeId, Peers, Rule, TensorType, ValueId};
+use partita_mesh::{AxisList, AxisRef, DimSharding, Sharding};
 use std::collections::BTreeMap;
 
 /// What an op can access while it is rewritten for one class.
@@ -26,6 +26,14 @@ impl NodeContext<'_> {
     fn offset(&mut self, sharding: &Sharding, shape: &[usize], dim: usize) -> Result<ValueId> {
         let pieces = self.shards.pieces(&sharding.dims[dim], shape[dim]);
         lookup(self.builder, self.tables, DType::I64, &pieces.offsets)
+    }
+
+    /// The split of an operand's dimension of only this factor, and the size of the factor; `None` if it is not sharded.
+    fn split_of(&self, factor: FactorId) -> Option<(DimSharding, usize)> {
+        let operands = self.rule.operands.iter().zip(&self.assignment.required);
+        let mut splits = operands.flat_map(|(dims, sharding)| dims.iter().zip(&sharding.dims));
+        let (_, split) = splits.find(|(factors, split)| **factors == [factor] && !split.axes.is_empty())?;
+        Some((split.clone(), self.rule.factors[factor].size))
     }
 }
 
@@ -63,5 +71,13 @@ impl LocalContext for NodeContext<'_> {
         let axes: Vec<AxisRef> =
             factors.iter().flat_map(|&f| self.assignment.factors[f].iter().copied()).collect();
         lookup(self.builder, self.tables, DType::Bool, &self.shards.leads(&axes))
+    }
+    fn peers(&mut self, factor: FactorId) -> Option<Peers> {
+        let (split, size) = self.split_of(factor)?;
+        Some(Peers { groups: self.shards.groups(&split.axes), extents: split.extents(size) })
+    }
+    fn by_position(&mut self, factor: FactorId, entries: &[i64]) -> Result<ValueId> {
+        let axes = self.split_of(factor).map_or(AxisList::new(), |(split, _)| split.axes);
+        lookup(self.builder, self.tables, DType::I64, &self.shards.at_position(&axes, entries))
     }
 }

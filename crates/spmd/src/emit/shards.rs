@@ -41,6 +41,8 @@ pub(super) struct GroupTable {
 enum Says {
     /// 1 on the first rank along these axes, 0 elsewhere.
     Leads(Vec<AxisRef>),
+    /// The number in this list at the position along these axes.
+    At(Vec<AxisRef>, Vec<i64>),
     /// The offset of a shard of the second layout within that of the first.
     Within(DimSharding, DimSharding, usize),
 }
@@ -165,6 +167,13 @@ impl<'a> Shards<'a> {
     pub fn leads(&self, axes: &[AxisRef]) -> RankTable {
         self.known(Says::Leads(axes.to_vec()), || {
             self.positions(axes).iter().map(|&position| i64::from(position == 0)).collect()
+        })
+    }
+
+    /// The entry at each rank's position along the axes.
+    pub fn at_position(&self, axes: &[AxisRef], entries: &[i64]) -> RankTable {
+        self.known(Says::At(axes.to_vec(), entries.to_vec()), || {
+            self.positions(axes).iter().map(|&position| entries[position]).collect()
         })
     }
 

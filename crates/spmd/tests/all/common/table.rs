@@ -453,6 +453,19 @@ fn composites(t: &mut Table) {
         let attributes = [("scale", Attribute::Float(0.5)), ("causal", Attribute::Bool(causal))];
         t.composite(&ATTENTION, &attributes, operands, 3);
     }
+    for causal in [false, true] {
+        let [q, k, v] = [[n, 4, 5, 2], [n, 2, 5, 2], [n, 2, 5, 2]].map(|shape| t.x(&shape));
+        let rows = [0; 2].map(|_| t.x(&[n, 4, 5]));
+        t.add("ring attention", RingAttention { causal, scale: 0.5 }, vec![q.clone(), k.clone(), v.clone()]);
+        let place = Literal::new([3], vec![2i64, 1, 4]);
+        let attributes = [("scale", Attribute::Float(0.5)), ("causal", Attribute::Bool(causal))];
+        let mut operands = vec![q.clone(), k, v];
+        t.composite(&ATTENTION_PART, &attributes, [&operands[..], &[place.clone()]].concat(), 0);
+        operands.extend(rows.into_iter().chain([q]));
+        t.add("ring attention gradient", RingAttentionGradient { causal, scale: 0.5 }, operands.clone());
+        operands.push(place);
+        t.composite(&ATTENTION_PART_GRADIENT, &attributes, operands, 0);
+    }
     for template in [&RANDOM_BITS, &UNIFORM, &NORMAL] {
         let dims = Attribute::Ints(vec![n as i64, 4]);
         let attributes = [

@@ -1,0 +1,145 @@
+//! Attention to parts of the keys, joined, is attention to all of them; contributions to gradients add up.
+
+use crate::common::*;
+use partita_base::DType;
+use partita_kernels::*;
+use proptest::prelude::*;
+
+const BATCH: usize = 2;
+const HEADS: usize = 2;
+
+/// A problem with one key head.
+struct Problem {
+    queries: usize,
+    width: usize,
+    causal: bool,
+}
+
+impl Problem {
+    fn options(&self, query_offset: isize) -> AttentionOptions<'static> {
+        AttentionOptions { mask: None, causal: self.causal, query_offset, scale: 0.4 }
+    }
+
+    fn query_shape(&self) -> [usize; 4] {
+        [BATCH, HEADS, self.queries, self.width]
+    }
+}
+
+/// Keys from `start` on, of which `count` exist; the tensor has `room` of them.
+fn cut(x: &Tensor, start: usize, count: usize, room: usize) -> Tensor {
+    let (keys, width) = (x.shape[2], x.shape[3]);
+    let value = |b: usize, j: usize, d: usize| match j < count {
+        true => x.get((b * keys + start + j) * width + d),
+        false => f64::NAN,
+    };
+    let all = (0..BATCH).flat_map(|b| (0..room).flat_map(move |j| (0..width).map(move |d| (b, j, d))));
+    let values: Vec<f64> = all.map(|(b, j, d)| value(b, j, d)).collect();
+    Tensor::of(x.dtype, &[BATCH, 1, room, width], &values)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 30, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn parts_of_the_keys_make_up_all_of_them(seed: u64) {
+        let draw = &mut Draw(seed);
+        let queries = draw.pick(&[1, 3, 70, 150]);
+        let keys = draw.pick(&[2, 9, 130, 1100]);
+        let dtype = draw.pick(&[DType::F64, DType::F32, DType::BF16]);
+        // The position of the first query among the keys.
+        let first = draw.below(keys);
+        let problem = Problem { queries, width: draw.pick(&[1, 4, 16]), causal: draw.chance(2) };
+        let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+        let tensor = |draw: &mut Draw, shape: &[usize]| Tensor::random(draw, dtype, shape, |d| 2.0 * d.unit());
+        let [q, dout] = [(); 2].map(|()| tensor(draw, &problem.query_shape()));
+        let key_shape = [BATCH, 1, keys, problem.width];
+        let [k, v] = [(); 2].map(|()| {
+            let values = tensor(draw, &key_shape).values();
+            Tensor::of(dtype, &key_shape, &values)
+        });
+        let kernels = KernelOptions::native();
+
+        // All keys at once.
+        let mut out = Tensor::zeros(dtype, &problem.query_shape());
+        let options = problem.options(first as isize);
+        let mut workspace = vec![0xFF; attention_workspace_bytes(dtype, queries, keys, problem.width)];
+        attention(kernels, &q.view(), &k.view(), &v.view(), &options, &mut out.view_mut(), &mut workspace);
+        let mut whole = [&q, &k, &v].map(|x| Tensor::zeros(dtype, &x.shape));
+        let bytes = attention_backward_workspace_bytes(dtype, HEADS, queries, keys, problem.width);
+        let mut workspace = vec![0xFF; bytes];
+        let [dq, dk, dv] = &mut whole;
+        attention_backward(kernels, &q.view(), &k.view(), &v.view(), &options, &dout.view(),
+            &mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut(), &mut workspace);
+
+        // In three parts, the last ones first, padded with numbers that are none.
+        let room = keys.div_ceil(3);
+        let cuts: Vec<(usize, usize)> =
+            [2, 1, 0].map(|part| (part * room).min(keys)).map(|start| (start, room.min(keys - start))).to_vec();
+        let rows = [BATCH, HEADS, queries];
+        let count = BATCH * HEADS * queries;
+        let (mut joined, mut lse) = (vec![0.0; count * problem.width], vec![f64::NEG_INFINITY; count]);
+        for &(start, there) in &cuts {
+            let [k, v] = [&k, &v].map(|x| cut(x, start, there, room));
+            let mut part = Tensor::scattered(draw, wide, &problem.query_shape());
+            let mut own = Tensor::scattered(draw, wide, &rows);
+            let options = problem.options(first as isize - start as isize);
+            let mut workspace = vec![0xFF; attention_workspace_bytes(dtype, queries, room, problem.width)];
+            attention_part(kernels, [&q.view(), &k.view(), &v.view()], there, &options,
+                [&mut part.view_mut(), &mut own.view_mut()], &mut workspace);
+            for row in 0..count {
+                let most = lse[row].max(own.get(row));
+                let (before, now) = ((lse[row] - most).exp(), (own.get(row) - most).exp());
+                for d in 0..problem.width {
+                    let at = row * problem.width + d;
+                    joined[at] = (joined[at] * before + part.get(at) * now) / (before + now);
+                }
+                lse[row] = most + (before + now).ln();
+            }
+        }
+        let tolerance = 40.0 * epsilon(dtype).max(1e-14);
+        for (at, &joined) in joined.iter().enumerate() {
+            let right = out.get(at);
+            prop_assert!((joined - right).abs() <= tolerance, "{} at {}: {}, not {}", dtype, at, joined, right);
+        }
+
+        // The gradients, from the statistics of all keys.
+        let delta: Vec<f64> = (0..count)
+            .map(|row| {
+                let of = |d: usize| dout.get(row * problem.width + d) * joined[row * problem.width + d];
+                (0..problem.width).map(of).sum()
+            })
+            .collect();
+        let [lse, delta] = [&lse, &delta].map(|values| Tensor::of(wide, &rows, values));
+        let mut sums = [&q, &k, &v].map(|x| vec![0.0; x.len()]);
+        for &(start, there) in &cuts {
+            let [k, v] = [&k, &v].map(|x| cut(x, start, there, room));
+            let mut parts = [&q, &k, &v].map(|x| Tensor::scattered(draw, wide, &x.shape));
+            let options = problem.options(first as isize - start as isize);
+            let width = problem.width;
+            let bytes = attention_part_backward_workspace_bytes(dtype, HEADS, queries, room, width);
+            let mut workspace = vec![0xFF; bytes];
+            let [dq, dk, dv] = &mut parts;
+            let views = [&q, &k, &v, &lse, &delta, &dout].map(Tensor::view);
+            attention_part_backward(kernels, views.each_ref(), there, &options,
+                [&mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut()], &mut workspace);
+            (0..parts[0].len()).for_each(|at| sums[0][at] += parts[0].get(at));
+            for which in [1, 2] {
+                for at in 0..parts[which].len() {
+                    let (row, d) = (at / width, at % width);
+                    let (b, j) = (row / room, row % room);
+                    match j < there {
+                        true => sums[which][(b * keys + start + j) * width + d] += parts[which].get(at),
+                        false => prop_assert!(parts[which].get(at) == 0.0, "padding has no gradient"),
+                    }
+                }
+            }
+        }
+        for (sums, right) in sums.iter().zip(&whole) {
+            let largest = right.values().iter().fold(1.0f64, |most, x| most.max(x.abs()));
+            for (at, &sum) in sums.iter().enumerate() {
+                let error = (sum - right.get(at)).abs();
+                prop_assert!(error <= 4.0 * tolerance * largest, "{} at {}: {}, not {}", dtype, at, sum, right.get(at));
+            }
+        }
+    }
+}
