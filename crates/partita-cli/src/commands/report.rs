@@ -81,7 +81,7 @@ fn open(name: &str, overrides: &[String], output: &mut Output) -> Result<Run> {
     Ok(Run {
         name: name.to_string(),
         session,
-        steps: saved.as_ref().map(|saved| saved.checkpoint.step),
+        steps: saved.as_ref().map(|saved| saved.step()),
         logs: folder.map(report::logs).transpose()?.unwrap_or_default(),
     })
 }
