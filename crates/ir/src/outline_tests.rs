@@ -153,6 +153,7 @@ fn what_a_graph_knows_of_its_values_and_nodes_carries_over() {
         name: "gradient".into(),
         role: Role::GradOf(outlined.inputs[0]),
         annotation: Some(annotation),
+        group: None,
     };
     assert_eq!(outlined.value(result), &value);
     assert_eq!((&outlined.aliases, &outlined.output_names), (&graph.aliases, &graph.output_names));
