@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-__all__ = ["SGD", "Adam", "AdamW", "Lion", "Optimizer", "of"]
+__all__ = ["LAMB", "SGD", "Adafactor", "Adam", "Adam8bit", "AdamW", "Lion", "Muon", "Optimizer", "of"]
 
 
 @dataclass
@@ -75,6 +75,70 @@ class Lion(Optimizer):
         return "lion", [("beta1", self.betas[0]), ("beta2", self.betas[1]), ("weight_decay", self.weight_decay)]
 
 
+@dataclass
+class LAMB(Adam):
+    """LAMB (You et al. 2020): Adam's direction, scaled to the norm of each parameter."""
+
+    eps: float = 1e-6
+    weight_decay: float = 1e-2
+
+
+@dataclass
+class Adam8bit(AdamW):
+    """AdamW whose states have 8 bits (Dettmers et al. 2022)."""
+
+
+@dataclass
+class Adafactor(Optimizer):
+    """``torch.optim.Adafactor``. The first of ``eps`` is None for the unit of the element type."""
+
+    lr: float = 1e-2
+    beta2_decay: float = -0.8
+    eps: tuple[float | None, float] = (None, 1e-3)
+    d: float = 1.0
+    weight_decay: float = 0.0
+
+    def constants(self) -> tuple[str, list[tuple[str, float]]]:
+        least = [] if self.eps[0] is None else [("epsilon1", self.eps[0])]
+        return "adafactor", [
+            ("beta2_decay", self.beta2_decay),
+            *least,
+            ("epsilon2", self.eps[1]),
+            ("clip", self.d),
+            ("weight_decay", self.weight_decay),
+        ]
+
+
+@dataclass
+class Muon(Optimizer):
+    """Muon (Jordan et al. 2024) for matrices; AdamW with ``betas`` and ``eps`` for embeddings, heads, and parameters that
+    are no matrices. ``match_rms``: updates are as large as AdamW's, as ``adjust_lr_fn="match_rms_adamw"`` of PyTorch.
+    """
+
+    momentum: float = 0.95
+    nesterov: bool = True
+    match_rms: bool = True
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+
+    def constants(self) -> tuple[str, list[tuple[str, float]]]:
+        return "muon", [
+            ("momentum", self.momentum),
+            ("nesterov", float(self.nesterov)),
+            ("match_rms", float(self.match_rms)),
+            ("beta1", self.betas[0]),
+            ("beta2", self.betas[1]),
+            ("epsilon", self.eps),
+            ("weight_decay", self.weight_decay),
+        ]
+
+
+KINDS: dict[str, type[Optimizer]] = {
+    kind.__name__.lower(): kind for kind in (SGD, Adam, AdamW, Lion, Adafactor, LAMB, Muon, Adam8bit)
+}
+
+
 def of(optimizer: Any) -> Optimizer:
     """The constants of an optimizer: one of this module, its name, or an optimizer of PyTorch with one group.
 
@@ -84,12 +148,11 @@ def of(optimizer: Any) -> Optimizer:
         return AdamW()
     if isinstance(optimizer, Optimizer):
         return optimizer
-    kinds: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW, "lion": Lion}
     name = optimizer.lower() if isinstance(optimizer, str) else type(optimizer).__name__.lower()
-    if name not in kinds:
-        raise ValueError(f"no optimizer {name!r}: expected sgd, adam, adamw or lion")
+    if name not in KINDS:
+        raise ValueError(f"no optimizer {name!r}: expected one of {', '.join(KINDS)}")
     if isinstance(optimizer, str):
-        return kinds[name]()
+        return KINDS[name]()
     if len(optimizer.param_groups) != 1:
         raise ValueError("expected an optimizer with one group of parameters")
     (group,) = optimizer.param_groups
@@ -98,6 +161,7 @@ def of(optimizer: Any) -> Optimizer:
     for option, plain in (("amsgrad", False), ("maximize", False), ("dampening", 0)):
         if group.get(option, plain) != plain:
             raise ValueError(f"a planned step has no {option}")
-    known = [key for key in ("betas", "eps", "momentum", "nesterov", "weight_decay") if key in group]
-    names = {field.name for field in fields(kinds[name])}
-    return kinds[name](lr=float(group["lr"]), **{key: group[key] for key in known if key in names})
+    if name == "muon":
+        raise ValueError("torch.optim.Muon takes matrices alone; partita.optim.Muon takes all parameters")
+    names = [field.name for field in fields(KINDS[name]) if field.name in group]
+    return KINDS[name](**{key: group[key] for key in names} | {"lr": float(group["lr"])})

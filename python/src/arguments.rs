@@ -127,6 +127,10 @@ fn read_optimizer(kind: &str, constants: &[(String, f64)]) -> partita_base::Resu
                 "epsilon",
             ) => epsilon,
             (Optimizer::Adafactor { beta2_decay, .. }, "beta2_decay") => beta2_decay,
+            (Optimizer::Adafactor { epsilon1, .. }, "epsilon1") => {
+                *epsilon1 = Some(*value);
+                continue;
+            }
             (Optimizer::Adafactor { epsilon2, .. }, "epsilon2") => epsilon2,
             (Optimizer::Adafactor { clip, .. }, "clip") => clip,
             _ => {

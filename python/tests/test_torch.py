@@ -49,6 +49,7 @@ OPTIMIZERS = {
     "nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
     "adam": lambda p: torch.optim.Adam(p, lr=1e-2, eps=1e-4),
     "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2, eps=1e-4, weight_decay=0.1),
+    "adafactor": lambda p: torch.optim.Adafactor(p, lr=1e-2, weight_decay=0.1),
 }
 
 
@@ -68,6 +69,16 @@ def test_a_trainer_trains_as_pytorch_does(module, mesh, optimizer):
         rule.step()
     close(trainer.state_dict(), dict(module.state_dict()), 1e-4)
     module.load_state_dict(trainer.state_dict())
+
+
+@pytest.mark.parametrize("rule", [partita.optim.LAMB(), partita.optim.Muon(), partita.optim.Adam8bit()], ids=repr)
+def test_the_rules_that_pytorch_lacks_train_alike_on_meshes(module, rule):
+    x, y = batch()
+    model = partita.load(module, (x, y), loss=F.mse_loss)
+    trainers = [partita.Trainer(model, PLAN, mesh, optimizer=rule) for mesh in ["dp=1", *MESHES]]
+    losses = [[trainer.step((x, y)) for _ in range(4)] for trainer in trainers]
+    for found in losses:
+        assert found == pytest.approx(losses[0], rel=1e-5) and found[-1] < found[0]
 
 
 def test_an_optimizer_that_a_step_cannot_have_is_refused(module):
