@@ -108,12 +108,17 @@ impl Cluster {
 
     /// The cluster for the ranks of one slice of a mesh along an axis: see [`Mesh::slices`].
     pub fn sliced(&self, mesh: &Mesh, axis: &str) -> Cluster {
+        self.resized(mesh, axis, 1)
+    }
+
+    /// The cluster for a mesh with another size of an axis: a node holds the same ranks of each position on that axis.
+    pub fn resized(&self, mesh: &Mesh, axis: &str, size: usize) -> Cluster {
         let mut cluster = self.clone();
         let Some(axis) = mesh.axis_named(axis) else { return cluster };
         let (apart, count) = (mesh.stride(axis), axis.size);
         for ranks in cluster.levels.iter_mut().filter_map(|level| level.ranks.as_mut()) {
-            // Blocks of `apart` ranks belong to the slices alternately.
-            *ranks = if *ranks >= apart * count { *ranks / count } else { (*ranks).min(apart) };
+            // Blocks of `apart` ranks belong to the positions alternately.
+            *ranks = if *ranks >= apart * count { *ranks / count * size } else { (*ranks).min(apart * size) };
         }
         cluster
     }
@@ -288,6 +293,14 @@ mod tests {
         assert_eq!(inner("tp=4,pp=2", 8), 4);
         assert_eq!(inner("tp=4,pp=2", 4), 2);
         assert_eq!(inner("tp=8", 8), 8);
+        let resized = |mesh: &str, size: usize| {
+            let mesh = Mesh::parse(mesh, None).unwrap();
+            nodes(8).resized(&mesh, "pp", size).levels[0].ranks.unwrap()
+        };
+        // Two slices of a node each, two slices in a node, and a node with half of the ranks of all slices.
+        assert_eq!(resized("pp=4,tp=8", 3), 8);
+        assert_eq!(resized("pp=4,tp=4", 3), 8);
+        assert_eq!(resized("tp=4,pp=4", 3), 6);
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! What a planned step costs: seconds and bytes, computed in one way for all commands.
 //!
-//! Programs of a small step run whole over a clock ([`partita_simulate`]). A large step is folded to its repeated layer
-//! ([`crate::predict`]). Which of the two depends on the model, the mesh and the microbatches, never on the plan, so that
-//! prices of plans can be compared.
+//! Programs of a small step run whole over a clock ([`partita_simulate`]). A large step is folded: the programs of two small
+//! ones like it run over a clock, and it is unfolded from them ([`crate::predict::unfold`]). Which of the two depends on the
+//! model, the mesh and the microbatches, never on the plan; both agree, so that prices can be compared.
 
-use crate::predict::Blocks;
+use crate::auto_plan::Freedom;
 use crate::predict::fold::job_of;
-use crate::predict::step::{Forecast, Job, Software};
+use crate::predict::step::{Forecast, Job};
+use crate::predict::unfold;
 use crate::session::{Part, Session, has_loss};
 use partita_base::Result;
 use partita_nn::Model;
@@ -26,8 +27,8 @@ const MOST_ELEMENTS: usize = 1 << 25;
 pub enum Price {
     /// The programs, and their step over a clock.
     Whole(Box<(ProgramSet, Simulation)>),
-    /// The step as a job, and its forecast from one repeated layer.
-    Folded(Box<(Job, Forecast)>),
+    /// The forecast from small steps.
+    Folded(Box<Forecast>),
 }
 
 impl Price {
@@ -35,7 +36,7 @@ impl Price {
     pub fn step_s(&self) -> f64 {
         match self {
             Price::Whole(whole) => whole.1.step_s,
-            Price::Folded(folded) => folded.1.seconds.step_s,
+            Price::Folded(folded) => folded.seconds.step_s,
         }
     }
 
@@ -45,7 +46,7 @@ impl Price {
             Price::Whole(whole) => {
                 whole.1.classes.iter().map(|class| class.memory.arena_bytes as u64).max().unwrap_or(0)
             }
-            Price::Folded(folded) => folded.1.fullest().total() as u64,
+            Price::Folded(folded) => folded.fullest().total() as u64,
         }
     }
 }
@@ -67,7 +68,14 @@ impl Session {
         if !self.is_folded() {
             return self.price_of(&self.build()?);
         }
-        self.price_folded(crate::predict::fold::job(self)?, &mut Blocks::default())
+        let found = match self.searches_plan() {
+            true => {
+                let mesh = std::slice::from_ref(self.mesh());
+                Some(self.auto_plan_over(None, mesh, Freedom::default(), &|_| {})?.best.plan)
+            }
+            false => None,
+        };
+        self.price_folded(found.as_ref())
     }
 
     /// The price of a built step, whole.
@@ -80,15 +88,12 @@ impl Session {
         Ok(Price::Whole(Box::new((set, simulation))))
     }
 
-    /// The price of a folded step; `blocks` keeps the layers that were compiled.
+    /// The price of a folded step under a plan of the whole model; none is the plan of the config.
     ///
     /// # Errors
-    /// E474 for a mesh that the cluster does not hold; what compiling a layer refuses.
-    pub fn price_folded(&self, job: Job, blocks: &mut Blocks) -> Result<Price> {
-        let cluster = &self.config().cluster;
-        cluster.holds(self.mesh())?;
-        let forecast = blocks.forecast(&job, cluster, &Software::default())?;
-        Ok(Price::Folded(Box::new((job, forecast))))
+    /// Those of [`unfold::forecast`].
+    pub fn price_folded(&self, plan: Option<&Plan>) -> Result<Price> {
+        Ok(Price::Folded(Box::new(unfold::forecast(self, plan)?)))
     }
 
     /// The job of the folded step under a plan.

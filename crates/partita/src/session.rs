@@ -164,6 +164,24 @@ impl Session {
         self
     }
 
+    /// With another model of the same kind, such as one with fewer layers.
+    pub(crate) fn with_model(mut self, model: Arc<dyn ModelSource>) -> Session {
+        self.config.model = model;
+        self
+    }
+
+    /// With another timetable.
+    pub(crate) fn with_timetable(mut self, timetable: Order) -> Session {
+        self.config.train.timetable = timetable;
+        self
+    }
+
+    /// On another cluster.
+    pub(crate) fn with_cluster(mut self, cluster: Cluster) -> Session {
+        self.config.cluster = cluster;
+        self
+    }
+
     /// With all ranks in this process.
     pub fn in_this_process(mut self) -> Session {
         self.execution.processes = None;

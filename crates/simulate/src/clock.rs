@@ -9,8 +9,10 @@
 //! # Why classes suffice
 //! The ranks of a class execute the same instructions with the same costs, and each collective that
 //! one of them starts has members in the same classes as the collective that another one starts at the same
-//! place. So the clocks of a class agree if those of its members do when the step begins.
+//! place. So the clocks of a class agree if those of its members do when the step begins. Where the ranks of a program
+//! share collectives with different classes, they are several classes here ([`alike`]); the result has the slowest.
 
+use crate::alike::alike;
 use crate::link::collective_s;
 use crate::memory::{Memory, over_time};
 use indexmap::IndexMap;
@@ -20,6 +22,7 @@ use partita_program::{
     Action, Communicator, Compute, Cursor, Event, Program, ProgramSet, Progress, RankDevice, Region, Start,
     StepOutcome, step_once,
 };
+use std::borrow::Cow;
 use std::cell::Cell;
 
 /// A collective on the clock.
@@ -80,16 +83,23 @@ impl Simulation {
 /// # Errors
 /// E510 if ranks wait for each other forever, which [`partita_program::check`] excludes.
 pub fn simulate(set: &ProgramSet, cluster: &Cluster) -> Result<Simulation> {
-    let class_of = set.class_of_ranks();
-    let mut links = Links {
-        set,
-        cluster,
-        class_of,
-        queue_free_s: vec![0.0; set.programs.len()],
-        meetings: IndexMap::new(),
-    };
-    let mut classes: Vec<Class> =
-        set.programs.iter().enumerate().map(|(class, program)| Class::new(class, program, cluster)).collect();
+    let (class_of, program_of) = (alike(set), set.class_of_ranks());
+    let mut classes: Vec<Class> = Vec::new();
+    for (rank, &class) in class_of.iter().enumerate() {
+        let number = program_of[rank];
+        let own = &set.programs[number];
+        if classes.iter().any(|known| known.number == class) {
+            continue;
+        }
+        let program = match own.rank() == rank {
+            true => Cow::Borrowed(own),
+            false => set.program(rank).map_or(Cow::Borrowed(own), Cow::Owned),
+        };
+        classes.push(Class::new(class, number, program, cluster));
+    }
+    classes.sort_by_key(|class| class.number);
+    let queue_free_s = vec![0.0; classes.len()];
+    let mut links = Links { set, cluster, class_of, queue_free_s, meetings: IndexMap::new() };
     // Always the class that is furthest behind; ties go to the first.
     let runnable = |classes: &[Class]| {
         let able = classes.iter().filter(|class| !class.is_done && class.blocked.is_none());
@@ -108,9 +118,22 @@ pub fn simulate(set: &ProgramSet, cluster: &Cluster) -> Result<Simulation> {
             class.blocked.take_if(|key| links.meetings[&*key].end_s.is_some());
         }
     }
-    let mut exchanged: Vec<Exchanged> = links.meetings.into_values().filter_map(Meeting::exchanged).collect();
+    // The result has the slowest class of each program.
+    let mut told: Vec<usize> = vec![usize::MAX; set.programs.len()];
+    for (place, class) in classes.iter().enumerate() {
+        let slowest = &mut told[class.program_number];
+        if classes.get(*slowest).is_none_or(|other| class.now_s > other.now_s) {
+            *slowest = place;
+        }
+    }
+    let told_as = |class: usize| told.iter().position(|&place| place == class);
+    let of_told = links.meetings.into_values().filter_map(|meeting| meeting.exchanged(&told_as));
+    let mut exchanged: Vec<Exchanged> = of_told.collect();
     exchanged.sort_by(|a, b| a.begin_s.total_cmp(&b.begin_s));
-    let classes: Vec<ClassRun> = classes.into_iter().map(Class::finish).collect();
+    let is_told = |class: &Class| told.contains(&class.number);
+    let mut classes: Vec<Class> = classes.into_iter().filter(is_told).collect();
+    classes.sort_by_key(|class| class.program_number);
+    let classes: Vec<ClassRun> = classes.into_iter().map(|class| class.finish(set)).collect();
     let step_s = classes.iter().map(|class| class.end_s).fold(0.0, f64::max);
     Ok(Simulation { step_s, classes, exchanged })
 }
@@ -129,11 +152,13 @@ struct Meeting {
 }
 
 impl Meeting {
-    fn exchanged(self) -> Option<Exchanged> {
+    /// As those of its classes see it that the result has.
+    fn exchanged(self, told_as: &dyn Fn(usize) -> Option<usize>) -> Option<Exchanged> {
         let Meeting { collective, is_real, starts, begin_s, end_s } = self;
-        let mut starts: Vec<(usize, f64)> = starts.into_iter().collect();
+        let own = starts.into_iter().filter_map(|(class, start_s)| Some((told_as(class)?, start_s)));
+        let mut starts: Vec<(usize, f64)> = own.collect();
         starts.sort_by_key(|&(class, _)| class);
-        let end_s = end_s.filter(|_| is_real)?;
+        let end_s = end_s.filter(|_| is_real && !starts.is_empty())?;
         Some(Exchanged { collective, starts, begin_s, end_s })
     }
 }
@@ -187,7 +212,9 @@ impl Links<'_> {
 /// The clock of a class.
 struct Class<'a> {
     number: usize,
-    program: &'a Program,
+    /// The position of its program in the set.
+    program_number: usize,
+    program: Cow<'a, Program>,
     cursor: Cursor,
     now_s: Cell<f64>,
     /// Seconds of each region.
@@ -200,10 +227,11 @@ struct Class<'a> {
 }
 
 impl<'a> Class<'a> {
-    fn new(number: usize, program: &'a Program, cluster: &Cluster) -> Class<'a> {
+    fn new(number: usize, program_number: usize, program: Cow<'a, Program>, cluster: &Cluster) -> Class<'a> {
         let region_s = program.regions.iter().map(|region| cluster.device.op_s(&work(region))).collect();
         Class {
             number,
+            program_number,
             program,
             cursor: Cursor::default(),
             now_s: Cell::new(0.0),
@@ -221,7 +249,7 @@ impl<'a> Class<'a> {
         let (index, begin_s) = (self.cursor.next, self.now_s.get());
         let mut device = ClockDevice { now_s: &self.now_s, region_s: &self.region_s };
         let mut communicator = ClockCommunicator { class: self.number, now_s: &self.now_s, links };
-        match step_once(self.program, &mut self.cursor, &mut device, &mut communicator) {
+        match step_once(&self.program, &mut self.cursor, &mut device, &mut communicator) {
             Progress::Advanced => self.record(index, begin_s),
             Progress::Ended(StepOutcome::Done) => self.is_done = true,
             Progress::Ended(StepOutcome::Blocked(collective)) => self.blocked = Some(links.key(collective)),
@@ -245,7 +273,7 @@ impl<'a> Class<'a> {
         };
         self.events.push(Event {
             rank: self.program.rank(),
-            thread: self.number,
+            thread: self.program_number,
             instruction,
             begin_ns: nanoseconds(begin_s),
             end_ns: nanoseconds(end_s),
@@ -253,10 +281,10 @@ impl<'a> Class<'a> {
         });
     }
 
-    fn finish(self) -> ClassRun {
-        let memory = over_time(self.program, &self.events, 0.0);
+    fn finish(self, set: &ProgramSet) -> ClassRun {
+        let memory = over_time(&self.program, &self.events, 0.0);
         ClassRun {
-            ranks: self.program.ranks.clone(),
+            ranks: set.programs[self.program_number].ranks.clone(),
             events: self.events,
             compute_s: self.compute_s,
             waiting_s: self.waiting_s,

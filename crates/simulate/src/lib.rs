@@ -11,6 +11,7 @@
 //! timeline.
 #![forbid(unsafe_code)]
 
+mod alike;
 mod clock;
 mod link;
 mod memory;

@@ -35,11 +35,13 @@ use profile::{InstructionTimes, Profile, clocks};
 use schedules::Rungs;
 use serde::Serialize;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use suites::{Case, Work, cases};
 
 /// Seed of weights and data.
 const SEED: u64 = 1;
+/// Runs of a measurement, however long they take.
+const FEWEST_RUNS: u32 = 3;
 /// Losses told.
 const LOSSES: usize = 3;
 
@@ -378,13 +380,18 @@ fn session(case: &Case, args: &BenchArgs) -> Result<Session> {
     Session::new(config)?.with_execution(execution)
 }
 
-/// Seconds of the fastest of so many runs of a case, on as many threads as it has, and of the median one.
+/// Seconds of the fastest of so many runs of a case, on as many threads as it has, and of the median one; fewer runs where
+/// they take longer than `most` together, but at least three.
 ///
 /// # Errors
 /// As [`bench`].
-pub(crate) fn fastest_and_median_s(case: &Case, repeats: u32) -> Result<[f64; 2]> {
+pub(crate) fn fastest_and_median_s(case: &Case, repeats: u32, most: Duration) -> Result<[f64; 2]> {
     let mut prepared = Prepared::new(case, &plain())?;
-    for _ in 0..repeats {
+    let begin = Instant::now();
+    for run in 0..repeats {
+        if run >= FEWEST_RUNS && begin.elapsed() > most {
+            break;
+        }
         prepared.run()?;
     }
     let mut seconds = prepared.seconds;

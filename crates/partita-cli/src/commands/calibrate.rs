@@ -12,12 +12,14 @@ use crate::files::write_new;
 use crate::output::Output;
 use crate::output::events::Event;
 use crate::output::format::table;
+use crate::output::progress::Working;
 use crate::run::answer;
 use partita_base::Result;
 use partita_cost::{Algorithm, Cluster, Curve, Level, Link};
 use partita_schedule::ReadyOptions;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// The figures of a machine.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -80,12 +82,18 @@ const COMPARED: [(&str, &str); 10] = [
     ("alpa", "tp=2"),
 ];
 
+/// How long one figure is measured, and how long one step: on a slow machine, fewer runs than requested.
+const MOST_OF_FIGURE: Duration = Duration::from_secs(4);
+const MOST_OF_STEP: Duration = Duration::from_secs(12);
+
 /// Runs the command.
 ///
 /// # Errors
 /// E043 if the file cannot be written; what preparing a measurement refuses.
 pub fn calibrate(args: &CalibrateArgs, output: &mut Output) -> Result<()> {
-    let calibration = output.during("measuring this machine", || measure(args))?;
+    let working = output.working("measuring this machine");
+    let calibration = measure(args, &working)?;
+    drop(working);
     if calibration.noise > NOISY {
         output.note(calibration.noise_text());
     }
@@ -112,10 +120,13 @@ fn case(name: &str, mesh: &str, ranks: usize, work: Work) -> Case {
 /// A median beyond this multiple of the fastest run means that something else ran on the machine.
 const NOISY: f64 = 1.3;
 
-fn measure(args: &CalibrateArgs) -> Result<Calibration> {
+fn measure(args: &CalibrateArgs, working: &Working) -> Result<Calibration> {
+    let compared = if args.compare { COMPARED.len() } else { 0 };
+    working.expect((PRODUCTS.len() + COPIES.len() + SUMS.len() + compared) as u64);
     let mut noise = 1.0f64;
     let mut fastest_s = |case: &Case| -> Result<f64> {
-        let [fastest, median] = fastest_and_median_s(case, args.repeats)?;
+        let [fastest, median] = fastest_and_median_s(case, args.repeats, MOST_OF_FIGURE)?;
+        working.advance(1);
         noise = noise.max(median / fastest.max(1e-12));
         Ok(fastest)
     };
@@ -154,7 +165,8 @@ fn measure(args: &CalibrateArgs) -> Result<Calibration> {
             let step = if model == "alpa" { Step::Alpa } else { Step::gpt(model) };
             let ranks = if mesh.ends_with("=2") { 2 } else { 1 };
             let case = case(model, mesh, ranks, Work::Step(step.clone()));
-            let [measured_s, _] = fastest_and_median_s(&case, args.repeats)?;
+            let [measured_s, _] = fastest_and_median_s(&case, args.repeats, MOST_OF_STEP)?;
+            working.advance(1);
             let predicted_s = predicted_s(&case, &step, &cluster)?;
             calibration.compared.push(Compared { model, mesh, predicted_s, measured_s });
         }

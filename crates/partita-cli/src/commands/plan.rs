@@ -6,13 +6,15 @@ use crate::output::Output;
 use crate::output::events::Event;
 use crate::output::format::{bytes, seconds, table};
 use crate::run::answer;
-use partita::auto_plan::{AutoPlan, Candidate, Freedom, meshes};
+use partita::auto_plan::{AutoPlan, Candidate, Freedom, Progress, meshes};
 use partita::session::Session;
 use partita_base::Result;
 use partita_mesh::Mesh;
 use serde::Serialize;
 use std::fmt::Write;
 
+/// The work that progress is printed for.
+const SEARCHING: &str = "searching plans";
 /// The stages of a pipeline that are tried at most.
 const MOST_STAGES: usize = 128;
 /// Candidates that the table shows.
@@ -81,6 +83,8 @@ pub struct Search {
     pub cost_s: f64,
     /// No layouts cost less.
     pub bound_s: f64,
+    /// What the best plan built from them costs in the same terms.
+    pub built_s: Option<f64>,
     /// Lines of the plan, and the cost of the best layouts without each; absent if there are none.
     pub without: Vec<(String, Option<f64>)>,
 }
@@ -108,7 +112,17 @@ pub fn plan(args: &PlanArgs, session: &Session, output: &mut Output) -> Result<(
     };
     let alpa = args.cost == CostModel::Alpa;
     let freedom = Freedom { microbatches: devices.is_some(), explain: args.why, alpa };
-    let found = output.during("searching plans", || session.auto_plan_over(None, &tried, freedom))?;
+    let working = output.working(SEARCHING);
+    let watch = |progress: &Progress| {
+        if let Some(best) = &progress.best {
+            let flags = best.flags();
+            working.becomes(&format!("{SEARCHING}, best so far {} with {flags}", seconds(best.step_s)));
+        }
+        working.expect(progress.total as u64);
+        working.advance(progress.done as u64);
+    };
+    let found = session.auto_plan_over(None, &tried, freedom, &watch)?;
+    drop(working);
     if let Some(path) = &args.out {
         let text = format!("{}\n{}", found.best.made_for(), found.best.plan.to_toml());
         write_new(path, "the plan", "--out", |file| file.write_all(text.as_bytes()))?;
@@ -138,6 +152,7 @@ impl Found {
             variables: search.variables,
             cost_s: search.cost_s,
             bound_s: search.bound_s,
+            built_s: search.built_s,
             without: search
                 .without
                 .iter()
@@ -205,6 +220,9 @@ impl Found {
                 search.variables,
                 price(search.cost_s)
             );
+            if let Some(built_s) = search.built_s.filter(|_| self.formula == CostModel::Cluster) {
+                let _ = write!(text, "; the best plan built from them costs {}", seconds(built_s));
+            }
             for (line, cost) in &search.without {
                 let _ = match cost {
                     Some(cost) => write!(text, "\n  without {line}: {} more", price(cost - search.cost_s)),
@@ -213,7 +231,8 @@ impl Found {
             }
         }
         if !self.searches.is_empty() {
-            text += "\na search adds up all work and communication; the rows above are simulated, in which they overlap";
+            text += "\na search adds up all ops and collectives, one after another; the rows above are simulated, where ops \
+                     are fused and collectives overlap with them, so the order of rows may differ from that of costs";
         }
         for (why, places) in &self.refused {
             let more =

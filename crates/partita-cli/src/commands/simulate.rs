@@ -70,7 +70,7 @@ pub fn simulate(args: &SimulateArgs, session: &Session, output: &mut Output) -> 
     let (set, simulation) = match price {
         Price::Whole(whole) => *whole,
         Price::Folded(folded) => {
-            answer_folded(session, &folded.1, output);
+            answer_folded(session, &folded, output);
             return Ok(());
         }
     };

@@ -4,7 +4,7 @@
 //! (ZeRO), stages, microbatches and recomputation are unfolded from the layer in closed form, for every mesh. The best of
 //! each mesh is then priced as `partita simulate` prices it, its timetable over a clock.
 
-use super::{Candidate, DATA_AXES, Freedom, SearchTime, Searched, Tried, storage, with};
+use super::{Candidate, DATA_AXES, Freedom, SearchTime, Searched, Tried, Watch, on_all_cores, storage, with};
 use crate::predict::Blocks;
 use crate::predict::block::BlockSpec;
 use crate::predict::step::{BlockSeconds, Job, Software, forecast_from, layers_of_stages};
@@ -26,7 +26,7 @@ const MOST_STREAM: usize = 1 << 26;
 /// The most ranks of `tp`: those of a node, unless the cluster says how many a node has.
 const MOST_TP: usize = 8;
 /// The candidates whose timetable runs over a clock.
-const MOST_PRICED: usize = 24;
+const MOST_PRICED: usize = 6;
 
 /// Layouts of a layer over so many ranks of `tp`.
 #[derive(Clone, Debug)]
@@ -44,16 +44,17 @@ struct Guess {
     job: Job,
 }
 
-/// Adds the best candidate of each mesh.
-pub(super) fn search(session: &Session, meshes: &[Mesh], freedom: Freedom, tried: &mut Tried) -> Result<()> {
+/// The best candidate of each mesh.
+pub(super) fn search(session: &Session, meshes: &[Mesh], freedom: Freedom, watch: Watch) -> Result<Tried> {
+    let mut tried = Tried::default();
     let mut blocks = Blocks::default();
-    let meshes = usable(session, meshes, tried);
+    let meshes = usable(session, meshes, &mut tried);
     let size = |mesh: &Mesh, name: &str| mesh.axis_named(name).map_or(1, |axis| axis.size);
     let mut lines: BTreeMap<usize, Vec<Lines>> = BTreeMap::new();
     for mesh in &meshes {
         let tp = size(mesh, "tp");
         if let Entry::Vacant(place) = lines.entry(tp) {
-            place.insert(lines_over(session, mesh, tp, freedom, tried)?);
+            place.insert(lines_over(session, mesh, tp, freedom, &mut tried)?);
         }
     }
     let start = Instant::now();
@@ -104,15 +105,19 @@ pub(super) fn search(session: &Session, meshes: &[Mesh], freedom: Freedom, tried
     }
     let mut best: Vec<(bool, f64, Guess)> = best.into_values().collect();
     best.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
-    for (_, _, guess) in best.into_iter().take(MOST_PRICED) {
-        let mesh = guess.session.mesh().clone();
-        match candidate(&guess, &mut blocks) {
+    best.truncate(MOST_PRICED);
+    let priced = on_all_cores(best.len(), limit as u64, watch, |number| {
+        let mut tried = Tried::default();
+        let (_, _, guess) = &best[number];
+        match candidate(guess) {
             Ok(found) => tried.found.push(found),
-            Err(error) => tried.refuse(&mesh, guess.source, error),
+            Err(error) => tried.refuse(guess.session.mesh(), guess.source, error),
         }
-    }
+        tried
+    });
+    tried.join(priced);
     tried.time.add(SearchTime { checking: start.elapsed(), ..SearchTime::default() });
-    Ok(())
+    Ok(tried)
 }
 
 /// The meshes that the cluster holds, with at least one layer on each stage, and `tp` within a node.
@@ -240,15 +245,16 @@ fn searched(
         variables: table.problem.variables.len(),
         cost_s: found.solution.cost,
         bound_s: found.solution.bound,
+        built_s: None,
         without: Vec::new(),
     });
     tried.time.add(SearchTime { tracing, enumerating, solving: start.elapsed(), ..SearchTime::default() });
     Ok(with(pins, &plan))
 }
 
-fn candidate(guess: &Guess, blocks: &mut Blocks) -> Result<Candidate> {
+fn candidate(guess: &Guess) -> Result<Candidate> {
     let Guess { session, source, plan, job } = guess;
-    let price = session.price_folded(job.clone(), blocks)?;
+    let price = session.price_folded(Some(plan))?;
     let mut first = 0;
     let stages = layers_of_stages(job.layers, job.pp * job.chunks).into_iter().map(|count| {
         let (from, to) = (first, first + count);

@@ -14,6 +14,9 @@ use partita_mesh::Mesh;
 use partita_nn::Model;
 use partita_planner::intra::Prices;
 use partita_schedule::{PIPELINE_AXIS, Plan, batch_shards};
+use std::cmp::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering as AtomicOrdering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use trial::Trial;
 
@@ -75,6 +78,8 @@ pub struct Searched {
     pub cost_s: f64,
     /// No layouts cost less.
     pub bound_s: f64,
+    /// The best plan that was built from these layouts, in the same terms; unknown where only a layer is searched.
+    pub built_s: Option<f64>,
     /// For each line of the plan that shards a parameter: the line, and the cost of the best layouts without it.
     pub without: Vec<(String, f64)>,
 }
@@ -181,6 +186,20 @@ pub fn meshes(devices: usize, stages: usize, rows: usize) -> Vec<Mesh> {
     found
 }
 
+/// How far a search is.
+#[derive(Clone, Debug, Default)]
+pub struct Progress {
+    /// Parts of it that are done: meshes with a number of microbatches, or candidates to price.
+    pub done: usize,
+    /// All of them.
+    pub total: usize,
+    /// The best candidate so far.
+    pub best: Option<Candidate>,
+}
+
+/// Receives the progress of a search, from any thread.
+pub type Watch<'a> = &'a (dyn Fn(&Progress) + Sync);
+
 /// What a search has found so far.
 #[derive(Debug, Default)]
 struct Tried {
@@ -197,15 +216,22 @@ impl Tried {
         self.last_error = Some(error);
     }
 
+    /// What another part of the search found.
+    fn join(&mut self, other: Tried) {
+        let Tried { found, searched, refused, last_error, time } = other;
+        self.found.extend(found);
+        self.searched.extend(searched);
+        self.refused.extend(refused);
+        self.last_error = last_error.or(self.last_error.take());
+        self.time.add(time);
+    }
+
     /// The candidates in order. Of one mesh and source only the best counts.
     fn ranked(self, session: &Session) -> Result<AutoPlan> {
         let Tried { mut found, searched, refused, last_error, time } = self;
         let cluster = &session.config().cluster;
         let limit = cluster.device.memory_bytes;
-        found.sort_by(|a, b| {
-            let (a, b) = (a.rank(limit), b.rank(limit));
-            (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2)).then(a.3.cmp(&b.3))
-        });
+        found.sort_by(|a, b| in_order(a, b, limit));
         let mut kept: Vec<Candidate> = Vec::new();
         for candidate in found {
             let same = |other: &Candidate| {
@@ -235,6 +261,47 @@ impl Tried {
     }
 }
 
+/// The better candidate first; see [`Candidate::rank`].
+fn in_order(a: &Candidate, b: &Candidate, limit: u64) -> Ordering {
+    let (a, b) = (a.rank(limit), b.rank(limit));
+    (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2)).then(a.3.cmp(&b.3))
+}
+
+/// Does the parts of a search on all cores, and tells how far it is. What they find is joined in their order, whatever core
+/// is faster.
+fn on_all_cores(parts: usize, limit: u64, watch: Watch, part: impl Fn(usize) -> Tried + Sync) -> Tried {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get()).min(parts);
+    let (next, told) = (AtomicUsize::new(0), Mutex::new(Progress { total: parts, ..Progress::default() }));
+    let work = || {
+        let mut own: Vec<(usize, Tried)> = Vec::new();
+        loop {
+            let number = next.fetch_add(1, AtomicOrdering::Relaxed);
+            if number >= parts {
+                return own;
+            }
+            let tried = part(number);
+            let mut progress = told.lock().unwrap_or_else(PoisonError::into_inner);
+            progress.done += 1;
+            let best = progress.best.iter().chain(&tried.found).min_by(|a, b| in_order(a, b, limit)).cloned();
+            progress.best = best;
+            watch(&progress);
+            drop(progress);
+            own.push((number, tried));
+        }
+    };
+    let mut all: Vec<(usize, Tried)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
+        let joined = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        joined.flatten().collect()
+    });
+    all.sort_by_key(|(number, _)| *number);
+    let mut tried = Tried::default();
+    all.into_iter().for_each(|(_, other)| tried.join(other));
+    tried
+}
+
 impl Session {
     /// The best plan for the mesh of the session: searched, or the ready plan where that is predicted to be faster. Lines of
     /// the section `[plan]` hold.
@@ -242,10 +309,11 @@ impl Session {
     /// # Errors
     /// As [`Session::auto_plan_over`].
     pub fn auto_plan(&self, model: &Model, mesh: &Mesh) -> Result<AutoPlan> {
-        self.auto_plan_over(Some(model), std::slice::from_ref(mesh), Freedom::default())
+        self.auto_plan_over(Some(model), std::slice::from_ref(mesh), Freedom::default(), &|_| {})
     }
 
     /// The best plan over several meshes of as many ranks each. The model is that of the config unless another is given.
+    /// `watch` receives its progress.
     ///
     /// # Errors
     /// E520 if no plan fits the memory of a device; what refused the last candidate if none could be built.
@@ -254,12 +322,11 @@ impl Session {
         model: Option<&Model>,
         meshes: &[Mesh],
         freedom: Freedom,
+        watch: Watch,
     ) -> Result<AutoPlan> {
-        let mut tried = Tried::default();
         let on_first = meshes.first().map(|mesh| self.clone().with_mesh(mesh.clone()));
         if on_first.is_some_and(|session| session.is_folded()) {
-            folded::search(self, meshes, freedom, &mut tried)?;
-            return tried.ranked(self);
+            return folded::search(self, meshes, freedom, watch)?.ranked(self);
         }
         let own;
         let model = match model {
@@ -270,12 +337,16 @@ impl Session {
             }
         };
         let pins = self.pins()?;
-        for mesh in meshes {
-            for microbatches in self.microbatches_on(mesh, freedom) {
-                let session = self.clone().with_mesh(mesh.clone()).with_microbatches(microbatches);
-                Trial::new(session, model, &pins, freedom).run(&mut tried)?;
-            }
-        }
+        let on = |mesh: &Mesh| {
+            let counts = self.microbatches_on(mesh, freedom).into_iter();
+            let on_mesh = self.clone().with_mesh(mesh.clone());
+            counts.map(move |count| on_mesh.clone().with_microbatches(count)).collect::<Vec<Session>>()
+        };
+        let sessions: Vec<Session> = meshes.iter().flat_map(on).collect();
+        let limit = self.config().cluster.device.memory_bytes;
+        let tried = on_all_cores(sessions.len(), limit, watch, |number| {
+            Trial::new(sessions[number].clone(), model, &pins, freedom).run()
+        });
         tried.ranked(self)
     }
 

@@ -9,12 +9,16 @@ use crate::session::{Session, with_loss};
 use partita_base::{Diagnostic, Result};
 use partita_ir::{Graph, Phase, Registry};
 use partita_nn::Model;
+use partita_pipeline::Order;
 use partita_planner::inter::{Stage, StageTable, makespan_s, stages};
 use partita_planner::intra::{Found, Options, Table};
 use partita_planner::{Pins, plan_of};
 use partita_schedule::{Built, PIPELINE_AXIS, Plan, Primitive, ReadyOptions, Tools, annotated_steps, moves};
 use partita_spmd::{Partitioned, step_s};
 use std::time::Instant;
+
+/// What plans of a search are called.
+const PLANNER: &str = "planner";
 
 /// What is tried on one mesh with one number of microbatches.
 pub(super) struct Trial<'a> {
@@ -41,8 +45,9 @@ impl<'a> Trial<'a> {
         Trial { session, model, pins, freedom, searched: None, time: SearchTime::default() }
     }
 
-    /// Adds the best candidate of each source.
-    pub fn run(mut self, tried: &mut Tried) -> Result<()> {
+    /// The best candidate of each source.
+    pub fn run(mut self) -> Tried {
+        let mut tried = Tried::default();
         let mesh = self.session.mesh().clone();
         let mut best: Vec<Ranked> = Vec::new();
         for (source, plan) in self.plans() {
@@ -66,6 +71,9 @@ impl<'a> Trial<'a> {
         for ranked in best {
             let start = Instant::now();
             let source = ranked.source;
+            if let Some(searched) = self.searched.as_mut().filter(|_| source == PLANNER) {
+                searched.built_s = Some(ranked.seconds);
+            }
             match self.candidates(ranked) {
                 Ok(found) => tried.found.extend(found),
                 Err(error) => tried.refuse(&mesh, source, error),
@@ -74,15 +82,15 @@ impl<'a> Trial<'a> {
         }
         tried.searched.extend(self.searched);
         tried.time.add(self.time);
-        Ok(())
+        tried
     }
 
     /// The plans to try: the search's, with more or fewer lines beside those for parameters, and the ready ones.
     fn plans(&mut self) -> Vec<(&'static str, Result<Plan>)> {
         let mut plans: Vec<(&'static str, Result<Plan>)> = Vec::new();
         match self.search() {
-            Ok(found) => plans.extend(found.into_iter().map(|plan| ("planner", Ok(plan)))),
-            Err(error) => plans.push(("planner", Err(error))),
+            Ok(found) => plans.extend(found.into_iter().map(|plan| (PLANNER, Ok(plan)))),
+            Err(error) => plans.push((PLANNER, Err(error))),
         }
         if !self.pins.entries.is_empty() {
             plans.push(("given lines", Ok(self.pins.clone())));
@@ -108,9 +116,15 @@ impl<'a> Trial<'a> {
         let start = Instant::now();
         let runner = self.session.step_runner();
         let tools = Tools { registry: &Registry::default(), runner: &runner };
-        let options = self.session.build_options();
+        // All microbatches have the same layouts, so one is searched.
+        let train = &self.session.config().train;
+        let repeats = train.microbatches;
+        let one = self.session.clone().with_batch(train.batch / repeats.max(1)).with_microbatches(1);
+        let one = if repeats > 1 { one.with_timetable(Order::default()) } else { one };
+        let model = if repeats > 1 { one.model()? } else { self.model.clone() };
+        let options = one.build_options();
         let mesh = self.session.mesh().clone();
-        let steps = annotated_steps(&with_loss(self.model.clone())?, self.pins, &mesh, &options, &tools)?;
+        let steps = annotated_steps(&with_loss(model)?, self.pins, &mesh, &options, &tools)?;
         let (slice, step) = steps.first().ok_or_else(|| Diagnostic::new("E523", "the mesh has no slices"))?;
         self.time.tracing += start.elapsed();
         let cluster = self.session.config().cluster.sliced(&mesh, PIPELINE_AXIS);
@@ -137,6 +151,7 @@ impl<'a> Trial<'a> {
             let mut search = Options::new(self.freedom.prices(&cluster, slice));
             search.batch_axes = DATA_AXES.map(str::to_string).to_vec();
             search.mixed_axes = mixed_axes;
+            search.repeats = repeats;
             search.split_contractions |= split_contractions;
             let table = Table::new(step, slice, &search)?;
             self.time.enumerating += start.elapsed();
@@ -159,6 +174,7 @@ impl<'a> Trial<'a> {
                     variables: table.problem.variables.len(),
                     cost_s: found.solution.cost,
                     bound_s: found.solution.bound,
+                    built_s: None,
                     without: if self.freedom.explain {
                         self.without(&table, step, &found, &own)
                     } else {

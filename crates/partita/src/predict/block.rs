@@ -425,7 +425,7 @@ fn attention(graph: &Graph, node: &partita_ir::Node, composite: &Composite) -> W
 }
 
 /// Floating-point operations of the matmuls of a graph, those inside composites included.
-fn matmul_flops(graph: &Graph) -> f64 {
+pub(super) fn matmul_flops(graph: &Graph) -> f64 {
     let of_node = |node: &partita_ir::Node| {
         if let Some(composite) = node.op.composite() {
             return matmul_flops(&composite.definition.decomposition);

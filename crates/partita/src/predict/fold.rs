@@ -48,16 +48,7 @@ pub fn job_of(session: &Session, plan: Option<Plan>) -> Result<Job> {
         return refused("a model of kind gpt, llama or bert", format!("`{}`", config.model.name()));
     };
     let shards = batch_shards(mesh);
-    let rows = config.train.batch / (shards * config.train.microbatches).max(1);
-    if rows == 0 || rows * shards * config.train.microbatches != config.train.batch {
-        return refused(
-            "a batch that divides into microbatches on data parallel ranks",
-            format!(
-                "{} rows, {} microbatches, {shards} ranks",
-                config.train.batch, config.train.microbatches
-            ),
-        );
-    }
+    let rows = rows_of_microbatch(session)?;
     let storage = |entry: &Entry| match &entry.primitive {
         Primitive::Style(style) if style.is_storage() => Some(style.kind),
         _ => None,
@@ -116,6 +107,21 @@ pub fn job_of(session: &Session, plan: Option<Plan>) -> Result<Job> {
         attention: AttentionKernel::Fused(0.5),
         bytes: own_bytes(config.train.dtype, states(&config.step.optimizer)),
     })
+}
+
+/// The rows of a microbatch on a data parallel rank.
+///
+/// # Errors
+/// E511 if the batch does not divide.
+pub(super) fn rows_of_microbatch(session: &Session) -> Result<usize> {
+    let (train, shards) = (&session.config().train, batch_shards(session.mesh()));
+    let rows = train.batch / (shards * train.microbatches).max(1);
+    if rows == 0 || rows * shards * train.microbatches != train.batch {
+        return Err(Diagnostic::new("E511", "the step cannot be folded to one layer")
+            .expected("a batch that divides into microbatches on data parallel ranks")
+            .found(format!("{} rows, {} microbatches, {shards} ranks", train.batch, train.microbatches)));
+    }
+    Ok(rows)
 }
 
 /// The plan that the user wrote; none if the ready plan is meant.

@@ -11,7 +11,9 @@ pub mod estimate;
 pub mod fit;
 pub mod fold;
 pub mod rows;
+mod small;
 pub mod step;
+pub mod unfold;
 
 use block::{Block, BlockSpec};
 use partita_base::Result;

@@ -336,7 +336,7 @@ pub struct StepSeconds {
     /// Seconds in which it waits for other slices.
     pub bubble_s: f64,
     /// For each stage, the microbatches in flight at once.
-    in_flight: Vec<f64>,
+    pub(super) in_flight: Vec<f64>,
 }
 
 impl Priced {

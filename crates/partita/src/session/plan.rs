@@ -38,6 +38,11 @@ impl Session {
         Ok(plan)
     }
 
+    /// Whether the config requests a search.
+    pub(crate) fn searches_plan(&self) -> bool {
+        self.config.plan.file.as_ref().is_some_and(|path| path.as_os_str() == AUTO)
+    }
+
     /// Lines that a search keeps: those of the config's file, or else of its section `[plan]`.
     ///
     /// # Errors

@@ -29,6 +29,7 @@ mod staged;
 mod storage;
 mod threads;
 mod trainer;
+mod unfold;
 mod xla;
 
 use partita::Session;

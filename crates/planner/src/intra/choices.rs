@@ -1,7 +1,7 @@
 //! The choices of an op or an input: layouts of operands and results, with the cost of the op itself.
 
 use super::prices::Priced;
-use partita_ir::{Annotation, FactorKind, Graph, Node, Op, Rule, ValueId};
+use partita_ir::{Annotation, FactorKind, Graph, Node, Op, Phase, Rule, ValueId};
 use partita_mesh::{AxisRef, Sharding};
 use partita_spmd::assign::{Situation, layouts_of};
 use partita_spmd::factors::axes_of_factors;
@@ -41,6 +41,8 @@ pub(super) struct Context<'a> {
     pub split_contractions: bool,
     /// The number of nodes that read each value.
     pub readers: &'a [usize],
+    /// See [`super::Options::repeats`].
+    pub repeats: f64,
 }
 
 impl Context<'_> {
@@ -48,6 +50,11 @@ impl Context<'_> {
     pub fn reshard(&self, value: ValueId, from: &Sharding, to: &Sharding) -> f64 {
         let ty = self.graph.ty(value);
         self.priced.reshard(&ty.shape, ty.dtype.size_bytes(), from, to)
+    }
+
+    /// How often a step computes a node.
+    pub fn repeats_of(&self, node: &Node) -> f64 {
+        if node.phase == Phase::Update { 1.0 } else { self.repeats }
     }
 
     /// The choices of a node.
@@ -72,6 +79,7 @@ impl Context<'_> {
                 let Some(layouts) = layouts_of(&situation, strategy) else { continue };
                 let ways = strategy.ways().max(1);
                 let own = self.priced.op(self.graph, node, &layouts.required, &layouts.produced, ways);
+                let own = own * self.repeats_of(node);
                 for (kept, cost) in self.kept(node, &layouts.produced) {
                     let (required, produced) = (layouts.required.clone(), layouts.produced.clone());
                     let choice = Choice { required, produced, kept, cost: own + cost, ways };
@@ -185,11 +193,9 @@ impl Context<'_> {
     }
 
     fn step(&self, node: &Node, from: &[Sharding], to: &[Sharding]) -> f64 {
-        node.results
-            .iter()
-            .zip(from.iter().zip(to))
-            .map(|(&value, (from, to))| self.reshard(value, from, to))
-            .sum()
+        let pairs = node.results.iter().zip(from.iter().zip(to));
+        let sum: f64 = pairs.map(|(&value, (from, to))| self.reshard(value, from, to)).sum();
+        if once(node) { sum } else { self.repeats * sum }
     }
 
     /// The layouts of an input: each free axis shards one dimension or none.
@@ -230,6 +236,12 @@ impl Context<'_> {
         }
         layouts
     }
+}
+
+/// Whether the results of a node are exchanged once in a step: in the update, and gradients of parameters, which
+/// microbatches accumulate first.
+pub(super) fn once(node: &Node) -> bool {
+    matches!(node.phase, Phase::Update | Phase::WeightGrad)
 }
 
 /// The same layout, reduced over the axes on which it is partial.

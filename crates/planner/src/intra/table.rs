@@ -1,6 +1,6 @@
 //! The whole step as a problem for the solver, and what a solution means.
 
-use super::choices::{Choice, Context, complete};
+use super::choices::{Choice, Context, complete, once};
 use super::prices::{Forbidden, Priced, Prices};
 use crate::solver::{Effort, Outcome, Problem, Solution, solve};
 use partita_base::{Diagnostic, Result};
@@ -25,6 +25,9 @@ pub struct Options {
     pub split_contractions: bool,
     /// The axes that keep sharding the batch.
     pub batch_axes: Vec<String>,
+    /// How often a step does what its graph does but the update and the reduction of gradients: the microbatches, where the
+    /// graph is that of one of them.
+    pub repeats: usize,
     /// The most bytes on a rank of parameters, gradients, optimizer states and saved activations.
     pub memory_limit: Option<f64>,
     /// How much work the solver may do.
@@ -41,6 +44,7 @@ impl Options {
             whole_parameters: false,
             mixed_axes: true,
             batch_axes: vec!["dp".to_string(), "fsdp".to_string()],
+            repeats: 1,
             memory_limit: None,
             effort: Effort::default(),
         }
@@ -138,6 +142,7 @@ impl<'a> Table<'a> {
             mixed_axes: options.mixed_axes,
             split_contractions: options.split_contractions,
             readers: &count,
+            repeats: options.repeats as f64,
         };
         let table = Table {
             graph,
@@ -219,11 +224,12 @@ impl<'a> Table<'a> {
                 continue;
             }
             let Offered { variable: from, layouts, is_fill } = self.offered(operand).clone();
+            let often = context.repeats_of(node);
             let price = |have: &Sharding, choice: &Choice| {
                 let need = &choice.required[position];
                 match is_fill && !need.is_partial() {
                     true => 0.0,
-                    false => context.reshard(operand, have, need),
+                    false => often * context.reshard(operand, have, need),
                 }
             };
             let costs: Vec<f64> = layouts
@@ -403,13 +409,16 @@ impl<'a> Table<'a> {
                     cost += move_to(operand, &layout(operand), &choice.required[position]);
                 }
             }
+            let repeats = self.options.repeats as f64;
+            cost *= if node.phase == Phase::Update { 1.0 } else { repeats };
+            let often = if once(node) { 1.0 } else { repeats };
             for (&value, (produced, kept)) in
                 node.results.iter().zip(choice.produced.iter().zip(&choice.kept))
             {
                 if produced.is_partial() && !kept.is_partial() {
                     reduced.push(value);
                 }
-                cost += move_to(value, produced, kept);
+                cost += often * move_to(value, produced, kept);
             }
             node_costs.push(cost);
         }

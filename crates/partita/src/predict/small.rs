@@ -1,0 +1,328 @@
+//! What the slices of a mesh do in a step of few layers, few microbatches and at most three stages, read off the programs
+//! that would run, on a clock.
+//!
+//! The seconds of a task of the timetable are those of its instructions and of its waits for collectives among the ranks of
+//! its slice; waits for other slices depend on the timetable and do not count. What runs between the instructions of a task
+//! belongs to it, such as the norms of gradients that are ready; what runs long before belongs to no task. The first and the
+//! last microbatch differ from those between them: the first accumulates no gradients, and behind the last one gradients are
+//! exchanged.
+
+use super::step::Bytes;
+use crate::session::Session;
+use partita_base::{Diagnostic, Result};
+use partita_ir::Phase;
+use partita_nn::Model;
+use partita_pipeline::{Order, Task, TaskKind, block_of};
+use partita_program::{
+    Action, BufferKind, Collective, CollectiveKind, CollectiveOp, Event, Origin, Program, ProgramSet,
+};
+use partita_schedule::{Built, PIPELINE_AXIS, Plan, Primitive};
+use partita_simulate::{ClassRun, MemoryKind, simulate};
+use std::collections::BTreeMap;
+
+/// The most microbatches of a small step: the first one, one in the middle, the last one.
+pub(super) const MICROBATCHES: usize = 3;
+/// The most stages of a small step: the first one, one in the middle, the last one.
+pub(super) const STAGES: usize = 3;
+
+/// A part of what a slice does in a step.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Part {
+    /// Before its first task.
+    Before,
+    /// A task for the microbatch with this number.
+    Task(TaskKind, usize),
+    /// After its last task: what is left of the exchange of gradients, and the update.
+    After,
+}
+
+/// Seconds of a slice.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(super) struct Spent {
+    /// In which it computes.
+    pub compute: f64,
+    /// In which it waits for a collective.
+    pub exposed: f64,
+}
+
+impl Spent {
+    pub fn sum(self) -> f64 {
+        self.compute + self.exposed
+    }
+
+    pub fn plus(self, other: Spent) -> Spent {
+        Spent { compute: self.compute + other.compute, exposed: self.exposed + other.exposed }
+    }
+
+    /// The figures at another number of layers, which grow by equal amounts.
+    pub fn beyond(few: Spent, more: Spent, at: impl Fn(f64, f64) -> f64) -> Spent {
+        Spent { compute: at(few.compute, more.compute), exposed: at(few.exposed, more.exposed) }
+    }
+}
+
+/// What one slice does.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(super) struct SmallSlice {
+    /// Seconds by part.
+    pub spent: BTreeMap<Part, Spent>,
+    /// Seconds of a task after it has sent its result to another slice.
+    pub behind_send: BTreeMap<Part, f64>,
+    /// When its last task ends.
+    pub tasks_end_s: f64,
+    /// Bytes of its fullest rank, alignment and placement included.
+    pub bytes: Bytes,
+    /// Of these, what the forward pass of a microbatch keeps for its backward pass.
+    pub saved: f64,
+    /// The microbatches in flight at once.
+    pub in_flight: f64,
+}
+
+/// A message: from which rank of its slice, to which rank of the other one, and its bytes.
+pub(super) type Message = (usize, usize, usize);
+
+/// A small step.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(super) struct Small {
+    /// Layers of each stage.
+    pub layers: usize,
+    /// The slices, each with one stage.
+    pub slices: Vec<SmallSlice>,
+    /// Seconds from the end of all tasks to the end of the step.
+    pub tail_s: f64,
+    /// What the first stage sends to the second one for a microbatch, and what it receives for it.
+    pub sent: [Vec<Message>; 2],
+}
+
+impl Small {
+    /// The step of a session with `layers` layers on each of `stages` stages and at most three microbatches. A plan is that
+    /// of the whole model; none is the plan of the session.
+    ///
+    /// # Errors
+    /// E511 for a model without repeated layers; what building, lowering and simulating refuse.
+    pub fn of(session: &Session, plan: Option<&Plan>, stages: usize, layers: usize) -> Result<Small> {
+        let train = &session.config().train;
+        let microbatches = train.microbatches.clamp(1, MICROBATCHES);
+        let rows = train.batch / train.microbatches.max(1) * microbatches;
+        let source = session.config().model.with_layers(layers * stages).ok_or_else(not_folded)?;
+        let mut mesh = session.mesh().clone();
+        let cluster = session.config().cluster.resized(&mesh, PIPELINE_AXIS, stages);
+        mesh.axes.iter_mut().filter(|axis| axis.name == PIPELINE_AXIS).for_each(|axis| axis.size = stages);
+        let splits = splits_backward(session)?;
+        let order = Order::named(if splits { "zb-h1" } else { "1f1b" })?;
+        let timetable = order.timetable(stages, microbatches)?;
+        let small = session.clone().with_model(source).with_mesh(mesh).with_cluster(cluster);
+        let small = small.with_batch(rows).with_microbatches(microbatches).with_timetable(order);
+        let model = small.model()?;
+        let plan = match plan {
+            Some(plan) => plan.clone(),
+            None => small.plan(&model)?,
+        };
+        let built = small.built_under(&model, &staged(&plan, &model, stages)?)?;
+        let set = small.lower(&built)?;
+        let simulation = simulate(&set, &small.config().cluster)?;
+        let slice = |(number, stage): (usize, &partita_schedule::Stage)| {
+            let own = set.programs.iter().zip(&simulation.classes);
+            let own: Vec<(&Program, &ClassRun)> =
+                own.filter(|(program, _)| stage.position(program.rank()).is_some()).collect();
+            let reading =
+                Reading { set: &set, tasks: &timetable.slices[number], is_several: microbatches > 1 };
+            let read = own.iter().map(|(program, run)| reading.of(program, run));
+            let total = |of: &SmallSlice| of.spent.values().map(|spent| spent.sum()).sum::<f64>();
+            let slowest = read.max_by(|a, b| total(a).total_cmp(&total(b))).unwrap_or_default();
+            let fullest = own.iter().max_by_key(|(program, _)| program.arena_bytes);
+            SmallSlice {
+                bytes: fullest.map(|(_, run)| bytes(run)).unwrap_or_default(),
+                saved: fullest.map_or(0.0, |(program, _)| saved(program, microbatches)),
+                in_flight: timetable.peak(number) as f64,
+                ..slowest
+            }
+        };
+        let slices: Vec<SmallSlice> = built.stages.iter().enumerate().map(slice).collect();
+        let tasks_end_s = slices.iter().map(|slice| slice.tasks_end_s).fold(0.0, f64::max);
+        Ok(Small {
+            layers,
+            slices,
+            tail_s: simulation.step_s - tasks_end_s,
+            sent: [Phase::Forward, Phase::InputGrad].map(|phase| messages(&built, &set, phase)),
+        })
+    }
+}
+
+pub(super) fn not_folded() -> Box<Diagnostic> {
+    Diagnostic::new("E511", "the step cannot be folded to one layer")
+        .expected("a model with repeated layers: of kind gpt, llama or bert")
+        .help("simulate the whole step: fewer ranks, layers and microbatches")
+}
+
+/// Whether the timetable of a session runs input gradients and weight gradients apart.
+pub(super) fn splits_backward(session: &Session) -> Result<bool> {
+    let slices = session.mesh().axis_named(PIPELINE_AXIS).map_or(1, |axis| axis.size);
+    if slices == 1 {
+        return Ok(false);
+    }
+    let train = &session.config().train;
+    let timetable = train.timetable.timetable(slices, train.microbatches)?;
+    Ok(timetable.slices.iter().flatten().any(|task| task.kind == TaskKind::InputGrad))
+}
+
+/// The repeated blocks of a model, such as `layers.0`, in order.
+pub(super) fn repeated_blocks(graph: &partita_ir::Graph) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for node in &graph.nodes {
+        let block = block_of(&node.path);
+        let is_numbered = block.rsplit('.').next().is_some_and(|part| part.parse::<usize>().is_ok());
+        if is_numbered && !found.iter().any(|known| known == block) {
+            found.push(block.to_string());
+        }
+    }
+    found
+}
+
+/// The plan with equal stages in place of its own.
+fn staged(plan: &Plan, model: &Model, stages: usize) -> Result<Plan> {
+    let is_split = |primitive: &Primitive| matches!(primitive, Primitive::PipelineSplit { .. });
+    let kept = plan.entries.iter().filter(|entry| !is_split(&entry.primitive)).cloned();
+    let mut plan = Plan { entries: kept.collect() };
+    let blocks = repeated_blocks(&model.forward);
+    for stage in 1..stages {
+        let last = blocks.get(blocks.len() * stage / stages - 1).ok_or_else(not_folded)?;
+        plan.push(last, Primitive::PipelineSplit { mesh: None, ranks: Vec::new() }, "folded");
+    }
+    Ok(plan)
+}
+
+/// How the events of a slice are read.
+struct Reading<'a> {
+    set: &'a ProgramSet,
+    /// The tasks of the slice, in order.
+    tasks: &'a [Task],
+    is_several: bool,
+}
+
+impl Reading<'_> {
+    /// The position of the task that an instruction is part of.
+    fn task(&self, origin: &Origin) -> Option<usize> {
+        let microbatch = origin.microbatch.or((!self.is_several).then_some(0))?;
+        let is_own = |task: &Task| task.microbatch == microbatch && task.kind.includes(origin.phase);
+        self.tasks.iter().position(is_own)
+    }
+
+    /// What a rank of a class does.
+    fn of(&self, program: &Program, run: &ClassRun) -> SmallSlice {
+        let part = |task: usize| Part::Task(self.tasks[task].kind, self.tasks[task].microbatch);
+        // Waits for other slices do not count.
+        let is_counted = |event: &&Event| match &program.instructions[event.instruction].action {
+            Action::Wait(collective) => self.set.collectives[collective.index()].kind != CollectiveKind::Send,
+            Action::Compute(_) | Action::Start(_) => true,
+        };
+        let events: Vec<&Event> = run.events.iter().filter(is_counted).collect();
+        let task_of: Vec<Option<usize>> =
+            events.iter().map(|event| self.task(&program.instructions[event.instruction].origin)).collect();
+        // The first task of which something runs later: an event of another one runs ahead of its task.
+        let mut later = vec![usize::MAX; events.len() + 1];
+        for (at, task) in task_of.iter().enumerate().rev() {
+            later[at] = later[at + 1].min(task.unwrap_or(usize::MAX));
+        }
+        let sends = self.last_sends(program);
+        let mut read = SmallSlice::default();
+        let mut current: Option<usize> = None;
+        for (at, event) in events.iter().enumerate() {
+            let seconds = (event.end_ns - event.begin_ns) as f64 / 1e9;
+            let is_left = later[at] != usize::MAX;
+            if let Some(task) = task_of[at].filter(|&task| task <= later[at]) {
+                current = Some(task);
+                read.tasks_end_s = event.end_ns as f64 / 1e9;
+            }
+            let own = match (current, task_of[at]) {
+                _ if !is_left => Part::After,
+                (_, Some(task)) if task > later[at] => Part::Before,
+                (Some(task), _) => part(task),
+                (None, _) => Part::Before,
+            };
+            let spent = read.spent.entry(own).or_default();
+            match program.instructions[event.instruction].action {
+                Action::Compute(_) => spent.compute += seconds,
+                Action::Start(_) | Action::Wait(_) => spent.exposed += seconds,
+            }
+            let sent = current.filter(|&task| own == part(task)).and_then(|task| sends[task]);
+            if sent.is_some_and(|sent| event.instruction > sent) {
+                *read.behind_send.entry(own).or_default() += seconds;
+            }
+        }
+        read
+    }
+
+    /// The last instruction of each task that sends something to another slice.
+    fn last_sends(&self, program: &Program) -> Vec<Option<usize>> {
+        let mut sends = vec![None; self.tasks.len()];
+        for (at, instruction) in program.instructions.iter().enumerate() {
+            let Action::Start(start) = &instruction.action else { continue };
+            let collective = &self.set.collectives[start.collective.index()];
+            let is_sent = collective.kind == CollectiveKind::Send && !start.inputs.is_empty();
+            if let Some(task) = self.task(&instruction.origin).filter(|_| is_sent) {
+                sends[task] = Some(at);
+            }
+        }
+        sends
+    }
+}
+
+/// Bytes of a rank by kind at its peak.
+fn bytes(run: &ClassRun) -> Bytes {
+    let of = |kind: MemoryKind| run.memory.peak[kind as usize] as f64;
+    let mut bytes = Bytes {
+        parameters: of(MemoryKind::Parameters),
+        gradients: of(MemoryKind::Gradients),
+        optimizer_state: of(MemoryKind::OptimizerState),
+        activations: 0.0,
+        communication: of(MemoryKind::Communication),
+    };
+    bytes.activations = run.memory.arena_bytes as f64 - bytes.total();
+    bytes
+}
+
+/// Bytes that the forward pass of a microbatch in the middle keeps for its backward pass.
+fn saved(program: &Program, microbatches: usize) -> f64 {
+    let wanted = (microbatches > 1).then_some(microbatches / 2);
+    let is_saved = |buffer: &&partita_program::Buffer| {
+        let [first, last] = [buffer.first, buffer.last].map(|at| program.instructions.get(at));
+        let origins = first.zip(last).map(|(first, last)| (&first.origin, &last.origin));
+        matches!(buffer.kind, BufferKind::Temporary | BufferKind::Output)
+            && origins.is_some_and(|(first, last)| {
+                first.phase == Phase::Forward && last.phase.is_backward() && first.microbatch == wanted
+            })
+    };
+    program.buffers.iter().filter(is_saved).map(|buffer| buffer.bytes as f64).sum()
+}
+
+/// The messages between the first two slices for a microbatch in a phase; all of them at once.
+fn messages(built: &Built, set: &ProgramSet, phase: Phase) -> Vec<Message> {
+    let [from, to, ..] = &built.stages[..] else { return Vec::new() };
+    let (from, to) = if phase == Phase::Forward { (from, to) } else { (to, from) };
+    let of_phase = |one: &&Collective| one.phase.is_backward() == phase.is_backward();
+    let sends = set.collectives.iter().filter(|one| one.kind == CollectiveKind::Send).filter(of_phase);
+    let of = |one: &Collective| -> Vec<Message> {
+        let mut found = Vec::new();
+        for transfer in one.transfers.iter() {
+            let CollectiveOp::Send { boxes } = &transfer.exchange else { continue };
+            let element = transfer.inputs[0].dtype.size_bytes();
+            for moved in boxes.iter() {
+                let ends = (from.position(one.members[moved.source]), to.position(one.members[moved.target]));
+                if let (Some(source), Some(target)) = ends {
+                    found.push((source, target, moved.extents.iter().product::<usize>() * element));
+                }
+            }
+        }
+        found
+    };
+    // Scalars cross too; what takes longest decides when a task may begin.
+    let bytes = |messages: &[Message]| messages.iter().map(|message| message.2).sum::<usize>();
+    let mut largest: Vec<Message> = Vec::new();
+    for one in sends {
+        let own = of(one);
+        if bytes(&own) > bytes(&largest) {
+            largest = own;
+        }
+    }
+    largest
+}

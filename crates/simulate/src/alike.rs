@@ -1,0 +1,55 @@
+//! Which ranks share a clock: those of one class whose collectives have members of the same classes.
+//!
+//! The ranks of a program's class may share collectives with ranks of different classes: on a mesh with two axes that both
+//! split a dimension unevenly, the group of one rank has another rank with the largest shard, that of the next has none.
+//! Classes are split until all ranks of one agree, as in the refinement of colours of a graph.
+
+use partita_program::ProgramSet;
+use std::collections::BTreeMap;
+
+/// The class of each rank; classes are numbered in the order of their programs, then of their first ranks.
+pub(crate) fn alike(set: &ProgramSet) -> Vec<usize> {
+    let program_of = set.class_of_ranks();
+    let mut class_of = program_of.clone();
+    let mut count = set.programs.len();
+    // The ranks of a single class are alike.
+    while count > 1 {
+        let mut next = class_of.clone();
+        let mut known: BTreeMap<(usize, usize, usize, Vec<usize>), usize> = BTreeMap::new();
+        let mut fresh = count;
+        for collective in &set.collectives {
+            let mut met: Vec<usize> = collective.members.iter().map(|&rank| class_of[rank]).collect();
+            met.sort_unstable();
+            met.dedup();
+            for &rank in collective.members.iter() {
+                let key = (next[rank], collective.bucket, collective.members.len(), met.clone());
+                next[rank] = *known.entry(key).or_insert_with(|| {
+                    fresh += 1;
+                    fresh - 1
+                });
+            }
+        }
+        let numbers = numbered(&program_of, &next);
+        let split = numbers.iter().max().map_or(0, |most| most + 1);
+        class_of = numbers;
+        if split == count {
+            break;
+        }
+        count = split;
+    }
+    class_of
+}
+
+/// The classes with numbers from 0, by program and first rank.
+fn numbered(program_of: &[usize], class_of: &[usize]) -> Vec<usize> {
+    let mut first: BTreeMap<usize, usize> = BTreeMap::new();
+    for (rank, &class) in class_of.iter().enumerate() {
+        first.entry(class).or_insert(rank);
+    }
+    let mut order: Vec<(usize, usize, usize)> =
+        first.into_iter().map(|(class, rank)| (program_of[rank], rank, class)).collect();
+    order.sort_unstable();
+    let number: BTreeMap<usize, usize> =
+        order.into_iter().enumerate().map(|(number, (.., class))| (class, number)).collect();
+    class_of.iter().map(|class| number[class]).collect()
+}
