@@ -126,7 +126,7 @@ impl TrainLoop {
     /// local ranks hold.
     ///
     /// # Errors
-    /// As [`TrainLoop::restore`]; E312 if what is read is damaged.
+    /// As [`TrainLoop::restore`]; E312 if what is read is damaged: parts that were read before are in place then.
     pub fn resume(&mut self, opened: &Opened) -> Result<()> {
         let Some(types) = opened.types() else { return self.restore(&opened.load()?) };
         checkpoint::compare_types(&self.checkpoint_tensors(), &types)?;
