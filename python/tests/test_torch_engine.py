@@ -433,6 +433,8 @@ REFUSED = {
     "too many stages": (QUARTERS, ("dp", "pp"), (2, 2), {}, "E394", "make 4 stages, and the timetable has 2"),
     # Axes, meshes and timetables.
     "an idle axis": ({}, ("dp", "tp"), (2, 2), {}, "E394", "would all do the same"),
+    "a default axis that is not there": ({"head": "colwise"}, ("dp",), (4,), {}, "E223", "no axis `tp`"),
+    "an axis of shards that is not there": ({"**": "fsdp"}, ("dp",), (4,), {}, "E223", "no axis `fsdp`"),
     "an axis that is not there": ({"head": "colwise(axis=tpp)"}, ("tp",), (4,), {}, "E223", "tpp"),
     "a path that is not there": ({"haed": "colwise"}, ("tp",), (4,), {}, "E221", "did you mean `head`?"),
     "an unknown timetable": (HALVES, ("dp", "pp"), (2, 2), {"timetable": "zbw"}, "E462", "zbw"),

@@ -69,9 +69,7 @@ def apply(
     def named(*names: str) -> list[Line]:
         return [line for line in lines if line.call.name in names]
 
-    layouts = [
-        line for line in named(*_layouts.NAMES) if line.call.take("axis", default=_axis_of(line, sizes)) == layout_axis
-    ]
+    layouts = [line for line in named(*_layouts.NAMES) if _axis_of(line, sizes) == layout_axis]
     styles = _layouts.styles(layouts, module, refusals)
     units = _batch.units(named("fsdp"), module, microbatches, device_mesh, refusals)
     slices = sizes.get(STAGES, 1)
@@ -140,15 +138,24 @@ def _sizes(mesh: DeviceMesh) -> dict[str, int]:
     return dict(zip(mesh.mesh_dim_names, mesh.shape))
 
 
-def _axis_of(line: Line, sizes: Mapping[str, int]) -> str:
-    """The axis of a layout line that names none: ``tp``, or the only one that it can be."""
-    others = [name for name in sizes if name not in (*BATCH_AXES, STAGES)]
-    return "tp" if "tp" in sizes or len(others) != 1 else others[0]
+def _axis_of(line: Line, sizes: Mapping[str, int]) -> str | None:
+    """The axis of a line; None for one that is about no axis. Styles have their own default, ``shard`` and ``sync`` of one
+    tensor take ``tp`` or the only axis that it can be."""
+    name = line.call.name
+    if name not in (*_layouts.NAMES, "fsdp", "zero1", "zero2"):
+        return None
+    given: str | None = line.call.take("axis")
+    if given is not None:
+        return given
+    others = [axis for axis in sizes if axis not in (*BATCH_AXES, STAGES)] or list(sizes)
+    if name in ("shard", "sync") and isinstance(line.call.positional[0], str) and len(others) == 1:
+        return others[0]
+    return {"fsdp": "fsdp", "zero1": "dp", "zero2": "dp"}.get(name, "tp")
 
 
 def _check_axes(lines: list[Line], sizes: Mapping[str, int]) -> None:
     for line in lines:
-        axis = line.call.take("axis")
+        axis = _axis_of(line, sizes)
         if axis is not None and axis not in sizes:
             raise refuse(
                 "E223",
@@ -165,8 +172,8 @@ def _layout_axis(lines: list[Line], sizes: Mapping[str, int], refusals: Refusals
     for line in lines:
         if line.call.name not in _layouts.NAMES:
             continue
-        axis = line.call.take("axis", default=_axis_of(line, sizes))
-        if sizes.get(axis, 1) == 1:
+        axis = _axis_of(line, sizes)
+        if axis is None or sizes[axis] == 1:
             continue
         if axis in (*BATCH_AXES, STAGES):
             refusals.add(line, f"PyTorch's styles share no axis with the batch or the stages, and this is over {axis}")
