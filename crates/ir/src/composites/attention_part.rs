@@ -23,9 +23,10 @@ pub static ATTENTION_PART: Template = Template {
     offsets_operand: None,
 };
 
-/// `attention_part_gradient(q, k, v, lse[b, h, s], delta[b, h, s], dout[b, h, s, d], place) -> (dq, dk, dv)`: what the
-/// keys of a part contribute to the gradients of attention. `lse` is that of all keys of a row, `delta` the sum of `dout` times the
-/// output of all keys. Attributes and `place` as for `attention_part`. Results are f32 for narrower operands.
+/// `attention_part_gradient(q, k, v, lse[b, h, s], delta[b, h, s], dout[b, h, s, d], place) -> (dq, dk, dv)`: what
+/// the keys of a part contribute to the gradients of attention. `lse` is that of all keys of a row, `delta` the sum
+/// of `dout` times the output of all keys. Attributes and `place` as for `attention_part`. Results are f32 for
+/// narrower operands.
 pub static ATTENTION_PART_GRADIENT: Template = Template {
     name: "partita.attention_part_gradient",
     arguments: &["q", "k", "v", "lse", "delta", "dout", "place"],
