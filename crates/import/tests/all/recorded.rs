@@ -293,6 +293,27 @@ fn the_program_of_one_rank_becomes_that_of_all() {
     assert_eq!(products.count(), 9);
 }
 
+/// So they have kernels, rules and gradients: pooling by maxima scatters its cotangent to the chosen elements.
+#[test]
+fn convolutions_and_pooling_are_ops_of_their_own() {
+    let count = |graph: &Graph, name: &str| graph.nodes.iter().filter(|node| node.op.name() == name).count();
+    // The convolutions of each model, and its windows of maxima and of sums.
+    for (name, convolutions, windows) in [("conv", 2, 1), ("conv_eval", 2, 1), ("conv_more", 3, 1)] {
+        let model = import(name).model;
+        assert_eq!(count(&model.forward, "stablehlo.convolution"), convolutions, "{name}");
+        assert_eq!(count(&model.forward, "stablehlo.reduce_window"), windows, "{name}");
+        assert_eq!(
+            count(&model.forward, "stablehlo.dot_general"),
+            usize::from(name != "conv_more"),
+            "{name}"
+        );
+    }
+    let graph = gradient_graph(&import("conv").model.forward).unwrap();
+    // The input of the first has no gradient.
+    assert_eq!(count(&graph, "stablehlo.convolution"), 2 + 1 + 2);
+    assert_eq!(count(&graph, "stablehlo.select_and_scatter"), 1);
+}
+
 #[test]
 fn decomposed_programs_say_what_they_lost() {
     assert_eq!(import("mlp").notes, [""; 0]);
