@@ -18,25 +18,26 @@ import models
 import numpy as np
 from safetensors.numpy import save_file
 
-# Of each step, what `tp` shards: arguments and the dimension.
+# Of each step, what `tp` shards: by module, parameters and the dimension of each.
+DECODER = {"state.params.layers.0": {"q": 1, "k": 1, "v": 1, "o": 0, "up": 1, "down": 0}, "state.params": {"head": 1}}
 PLANS = {
-    "mlp_adam": {"*layer0.w": 1, "*layer0.b": 0, "*layer1.w": 0},
-    "decoder_adamw_clipped": {"*.q": 1, "*.k": 1, "*.v": 1, "*.o": 0, "*.up": 1, "*.down": 0, "*.head": 1},
-    "decoder_bf16": {"*.q": 1, "*.k": 1, "*.v": 1, "*.o": 0, "*.up": 1, "*.down": 0, "*.head": 1},
-    "cnn_batch_norm": {"*.conv2": 3, "*.head": 0},
-    "scan_remat_dropout": {"*.up": 2, "*.down": 1},
-    "mixture_of_experts": {"*.up": 0, "*.down": 0},
-    "flax_module": {"*Dense_0.kernel": 1, "*Dense_0.bias": 0, "*Dense_1.kernel": 0},
-    "haiku_module": {"*linear_0.w": 1, "*linear_0.b": 0, "*linear_1.w": 0},
+    "mlp_adam": {"state.params.layer0": {"w": 1, "b": 0}, "state.params.layer1": {"w": 0}},
+    "decoder_adamw_clipped": DECODER,
+    "decoder_bf16": DECODER,
+    "cnn_batch_norm": {"state.params": {"conv2": 3, "head": 0}},
+    "scan_remat_dropout": {"state.params": {"up": 2, "down": 1}},
+    "mixture_of_experts": {"state.params": {"up": 0, "down": 0}},
+    "flax_module": {"state.params.params.Dense_1": {"kernel": 1, "bias": 0}, "state.params.params.Dense_0": {"kernel": 0}},
+    "haiku_module": {"state.params.net/~/linear_0": {"w": 1, "b": 0}, "state.params.net/~/linear_1": {"w": 0}},
 }
 
 
 def plan_of(name, mesh):
-    lines = {}
-    for pattern, dim in PLANS.get(name, {}).items() if mesh == "tp=2" else ():
-        module, leaf = pattern.rsplit(".", 1)
-        lines.setdefault(module, []).append(f"shard({leaf}, {dim})")
-    return "\n".join(["[plan]", *(f'"{module}" = {json.dumps(styles)}' for module, styles in lines.items()), ""])
+    lines = ["[plan]"]
+    for module, shards in PLANS.get(name, {}).items() if mesh == "tp=2" else ():
+        styles = [f"shard({parameter}, {dim})" for parameter, dim in shards.items()]
+        lines.append(f'"{module}" = {json.dumps(styles)}')
+    return "\n".join([*lines, ""])
 
 
 def events(partita, *arguments):

@@ -19,8 +19,8 @@ const BUDGET: Duration = Duration::from_millis(300);
 const SLOW_STEP: Duration = Duration::from_millis(250);
 
 /// Tokens per second (rows, for a model without tokens) of the session's step on one device without a plan, with the batch
-/// and the threads of the mesh. `None` if `step`, the time of a step on the mesh, is too long for a comparison in passing, and
-/// for a model with a part that is written for the ranks of its mesh.
+/// and the threads of the mesh. `None` if `step`, the time of a step on the mesh, is too long for a comparison in passing,
+/// and for a model with a part that is written for the ranks of its mesh.
 ///
 /// # Errors
 /// What building, lowering and running refuse.

@@ -464,11 +464,13 @@ impl<'a> Planner<'a> {
             let used = annotation.sharding.sharded_axes();
             Some(used.into_iter().filter_map(|axis| axes.get(axis.axis)).map(|axis| axis.name.as_str()))
         });
-        let manual = self.graph.nodes.iter().filter_map(|node| match &node.op {
-            Op::ManualComputation(manual) => Some(manual.manual_axes.iter().map(String::as_str)),
-            _ => None,
-        });
-        sharded.flatten().chain(manual.flatten()).collect()
+        let mut names: BTreeSet<&str> = sharded.flatten().collect();
+        for node in &self.graph.nodes {
+            if let Op::ManualComputation(manual) = &node.op {
+                names.extend(manual.manual_axes.iter().map(String::as_str));
+            }
+        }
+        names
     }
 
     /// Mesh axes that nothing is sharded over: their ranks would repeat each other's work.

@@ -15,8 +15,8 @@ use std::borrow::Cow;
 
 /// The annotation expressed in the axes of `mesh`. A mesh that has the same devices in another order is read as if they
 /// were in this order: which rank of a layout runs on which device is no part of it (see
-/// [`in_device_order`](crate::in_device_order)). A value on one device alone is whole on every rank, and so is every value on a mesh of one rank. E216 if there is no
-/// equal layout.
+/// [`in_device_order`](crate::in_device_order)). A value on one device alone is whole on every rank, and so is every value
+/// on a mesh of one rank. E216 if there is no equal layout.
 pub(crate) fn on_mesh<'a>(
     graph: &Graph,
     mesh: &Mesh,
@@ -56,12 +56,12 @@ pub(crate) fn on_mesh<'a>(
     })
 }
 
-/// The local graph of each rank, for inputs that lie and outputs that stay on the devices that the meshes of their
-/// annotations list: a shard that another rank computes with arrives or leaves by a collective permute. E216 for an
-/// uneven layout, whose shards cannot change places.
+/// The local graph of each rank, for inputs and outputs on the devices that the meshes of their annotations list: a shard
+/// that the rank of another device computes with is moved by a collective permute. E216 for an uneven layout, whose shards
+/// cannot change places.
 pub fn in_device_order(partitioned: &Partitioned) -> Result<Vec<Graph>> {
     let Partitioned { graph, mesh, .. } = partitioned;
-    // The rank at whose place a rank stands on the annotation's mesh; none where all ranks stand at their own.
+    // For each rank, the rank of the annotation's mesh on the same device; none where both have one order.
     let places = |annotation: Option<&Annotation>| -> Option<Vec<usize>> {
         let annotation = annotation?;
         let own = graph.meshes.get(annotation.mesh)?;
@@ -104,8 +104,7 @@ pub fn in_device_order(partitioned: &Partitioned) -> Result<Vec<Graph>> {
     (0..mesh.rank_count()).map(|rank| moves(partitioned.local(rank))).collect()
 }
 
-/// A value after the move between the rank that computes with a shard and the rank where it lies: from and to, for each
-/// rank and the rank at whose place it stands.
+/// A value after the move of its shards: from and to, given each rank and the rank of the annotation's mesh on its device.
 fn moved(
     builder: &mut GraphBuilder,
     value: ValueId,

@@ -337,10 +337,10 @@ impl State<'_> {
         let results = node.results.iter().zip(&rule.results);
         let tensors = operands.clone().chain(results.clone());
         // A barrier lets layouts pass in some directions only.
-        let (forward, backward) = match &node.op {
-            Op::PropagationBarrier(barrier) => (barrier.forward, barrier.backward),
-            _ => (true, true),
-        };
+        let (mut forward, mut backward) = (true, true);
+        if let Op::PropagationBarrier(barrier) = &node.op {
+            (forward, backward) = (barrier.forward, barrier.backward);
+        }
         let sources = operands.filter(|_| forward).chain(results.filter(|_| backward));
         // The current lists as (factor, axes, tensor).
         let mut lists: Vec<(usize, AxisList, ValueId)> = Vec::new();

@@ -44,11 +44,8 @@ fn device_of(graph: &Graph, node: &Node) -> Option<usize> {
 
 /// Whether an op, or one in its regions, reads the rank's number. The body of a manual computation has numbers of its own.
 fn reads_rank(op: &Op) -> bool {
-    match op {
-        Op::PartitionId(_) => true,
-        Op::ManualComputation(_) => false,
-        _ => op.regions().iter().any(|region| region.nodes.iter().any(|node| reads_rank(&node.op))),
-    }
+    let inner = || op.regions().iter().any(|region| region.nodes.iter().any(|node| reads_rank(&node.op)));
+    matches!(op, Op::PartitionId(_)) || (!matches!(op, Op::ManualComputation(_)) && inner())
 }
 
 /// What one device computes of a graph.

@@ -469,6 +469,9 @@ impl TextForm for CollectiveBroadcast {
 
 fn parse_collective_broadcast(op: &mut OpParser) -> Result<Vec<ValueId>> {
     generic(op)?;
+    if op.flag("has_dynamic_root") {
+        return Err(op.error("E144", format!("`{}` from a rank that data names is not supported", op.name)));
+    }
     let Some(groups) = parse_rank_groups(op, named_by_channel(op))? else { return identity(op) };
     for_each_operand(op, |_, _| Ok(CollectiveBroadcast { groups: groups.clone().into() }))
 }
