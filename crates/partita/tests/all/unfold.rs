@@ -70,7 +70,6 @@ fn pipelines() {
 }
 
 #[test]
-fn pipelines_of_other_timetables() {
+fn pipelines_of_several_stages_a_slice() {
     check("gpt", "pp=4", &[[8, 4]], &["train.timetable=interleaved-1f1b"]);
-    check("gpt", "pp=3", &[[6, 4]], &["train.timetable=zb-h1"]);
 }
