@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::feeds::Feed;
 use crate::models::ModelKinds;
 use indexmap::IndexMap;
-use partita_base::{Diagnostic, Result};
+use partita_base::Result;
 use partita_nn::Model;
 use partita_runtime::checkpoint::{self, Checkpoint, Good, Opened, RunFolder, TensorData};
 use std::collections::BTreeMap;
@@ -34,11 +34,11 @@ impl Saved {
     /// E311 to E313: what [`checkpoint::find_good`] and [`Opened::open`] say.
     pub fn at(path: &Path) -> Result<Saved> {
         let Good { path, passed } = checkpoint::find_good(path)?;
-        let note = |error: &Box<Diagnostic>| {
+        let note = passed.iter().map(|error| {
             let at = error.at.as_deref().unwrap_or_default();
             format!("passed over a newer checkpoint, {} at {at}: {}", error.message, error.code)
-        };
-        let notes = passed.iter().map(note).collect();
+        });
+        let notes = note.collect();
         Ok(Saved { opened: Arc::new(Opened::open(&path)?), path, notes })
     }
 
