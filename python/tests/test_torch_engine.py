@@ -264,7 +264,7 @@ def found(tmp_path_factory):
     path = tmp_path_factory.mktemp("torch") / "found.json"
     environment = os.environ | {"PYTHONPATH": str(Path(partita.__file__).resolve().parents[1]), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "partita.launch", "-n", str(RANKS), __file__, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1500)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return json.loads(path.read_text())
 
