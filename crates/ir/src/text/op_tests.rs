@@ -227,6 +227,18 @@ pub(super) const OPS: &[(&str, &str)] = &[
     ("tensor<2xf32>, tensor<2xf32>", "stablehlo.complex %arg0, %arg1 : tensor<2xcomplex<f32>>"),
     ("tensor<2xui8>", "stablehlo.count_leading_zeros %arg0 : tensor<2xui8>"),
     ("tensor<2xf32>", "stablehlo.reduce_precision %arg0, format = e5m10 : tensor<2xf32>"),
+    (
+        "tensor<1x2x3x4xf32>, tensor<1x1x3x4xf32>",
+        "\"partita.ring_attention\"(%arg0, %arg1, %arg1) <{causal = true, scale = 5.000000e-01 : f64}> : \
+         (tensor<1x2x3x4xf32>, tensor<1x1x3x4xf32>, tensor<1x1x3x4xf32>) -> (tensor<1x2x3x4xf32>, tensor<1x2x3xf32>)",
+    ),
+    (
+        "tensor<1x2x3x4xf32>, tensor<1x1x3x4xf32>, tensor<1x2x3xf32>",
+        "\"partita.ring_attention_gradient\"(%arg0, %arg1, %arg1, %arg2, %arg2, %arg0) <{causal = false, \
+         scale = 5.000000e-01 : f64}> : (tensor<1x2x3x4xf32>, tensor<1x1x3x4xf32>, tensor<1x1x3x4xf32>, \
+         tensor<1x2x3xf32>, tensor<1x2x3xf32>, tensor<1x2x3x4xf32>) -> (tensor<1x2x3x4xf32>, tensor<1x1x3x4xf32>, \
+         tensor<1x1x3x4xf32>)",
+    ),
     ("tensor<3x5xf32>", "chlo.top_k(%arg0, k = 2) : tensor<3x5xf32> -> (tensor<3x2xf32>, tensor<3x2xi32>)"),
     (
         "tensor<2x5x5x4xf32>, tensor<3x3x2x6xf32>",

@@ -86,14 +86,14 @@ proptest! {
             let mut workspace = vec![0xFF; attention_workspace_bytes(dtype, queries, room, problem.width)];
             attention_part(kernels, [&q.view(), &k.view(), &v.view()], there, &options,
                 [&mut part.view_mut(), &mut own.view_mut()], &mut workspace);
-            for row in 0..count {
-                let most = lse[row].max(own.get(row));
-                let (before, now) = ((lse[row] - most).exp(), (own.get(row) - most).exp());
+            for (row, lse) in lse.iter_mut().enumerate() {
+                let most = lse.max(own.get(row));
+                let (before, now) = ((*lse - most).exp(), (own.get(row) - most).exp());
                 for d in 0..problem.width {
                     let at = row * problem.width + d;
                     joined[at] = (joined[at] * before + part.get(at) * now) / (before + now);
                 }
-                lse[row] = most + (before + now).ln();
+                *lse = most + (before + now).ln();
             }
         }
         let tolerance = 40.0 * epsilon(dtype).max(1e-14);

@@ -25,11 +25,12 @@ fn attention_by_heads_changes_nothing() {
     for mesh in ["cp=2", "cp=3", "cp=4", "dp=2,cp=2", "tp=2,cp=2", "fsdp=2,cp=2", "sp=2,cp=2"] {
         check("gpt", mesh, &[ULYSSES]);
     }
-    // Rotary positions, key heads that several query heads share, and a mask.
+    // Rotary positions, key heads that several query heads share, no causal mask, and padding.
     for mesh in ["cp=2", "cp=4", "tp=2,cp=2"] {
         check("llama", mesh, &[ULYSSES]);
         check("bert", mesh, &[ULYSSES]);
     }
+    check("bert", "cp=3", &[ULYSSES, "model.padding_mask=true"]);
     check("gpt", "cp=2", &[ULYSSES, "train.microbatches=2"]);
     check("gpt", "pp=2,cp=2", &[ULYSSES, "train.microbatches=2", "model.layers=2"]);
     check("gpt", "cp=2", &[ULYSSES, "plan.layers.*=checkpoint"]);
@@ -45,6 +46,8 @@ fn a_ring_of_keys_changes_nothing() {
         check("llama", mesh, &[RING]);
     }
     check("gpt", "tp=3", &["plan.layers.*.attn=ring(axis=tp)"]);
+    // A rank without tokens.
+    check("gpt", "cp=4", &[RING, "model.sequence=3"]);
     check("gpt", "cp=2", &[RING, "train.microbatches=2"]);
     check("gpt", "pp=2,cp=2", &[RING, "train.microbatches=2", "model.layers=2"]);
     check("gpt", "cp=2", &[RING, "plan.layers.*=checkpoint"]);

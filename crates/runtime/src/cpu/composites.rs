@@ -221,7 +221,7 @@ fn attention(composite: &Composite, own: &[&TensorType], wanted: &[i64], is_grad
     };
     let causal = composite.attributes.flag("causal");
     // With fewer queries than keys, the queries are the last ones.
-    let query_offset = if causal { keys as isize - queries as isize } else { 0 };
+    let query_offset = if causal { keys.checked_sub(queries)? as isize } else { 0 };
     let scale = composite.attributes.float("scale").ok()?;
     match is_gradient {
         _ if !shared || !typed || !masked => None,
