@@ -17,6 +17,7 @@ mod indexing;
 mod interpret;
 #[cfg(test)]
 mod outlined_tests;
+mod random;
 mod rank;
 mod reduce;
 mod shapes;

@@ -96,7 +96,8 @@ fn scores(a: &Attributes, b: &mut GraphBuilder, [q, k, v, place]: [ValueId; 4]) 
 }
 
 fn build_part(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
-    let (shape, rows) = (b.shape(args[0]), b.shape(args[0])[..3].to_vec());
+    let [batch, heads, s, _] = extents(b, args[0], "q")?;
+    let (shape, rows) = (b.shape(args[0]), [batch, heads, s]);
     let Scores { scores, counts, v, .. } = scores(a, b, [args[0], args[1], args[2], args[3]])?;
     let all = b.shape(scores);
     let dtype = b.ty(scores).dtype;

@@ -312,11 +312,11 @@ fn every_process_reads_only_the_parts_that_its_ranks_hold() {
 #[derive(Clone, Copy, Debug)]
 enum Moment {
     /// After some steps.
-    InTraining,
+    Training,
     /// While it waits in a collective for the other process, which is stopped.
-    InCollective,
+    Collective,
     /// While a checkpoint is written.
-    InSave,
+    Save,
 }
 
 /// Numbers that look random.
@@ -365,7 +365,7 @@ fn kill_often(times: u64, seed: u64, sharded: &str) {
     };
     let mut slowest = Duration::ZERO;
     for kill in 0..times {
-        let moment = [Moment::InTraining, Moment::InCollective, Moment::InSave][numbers.below(3) as usize];
+        let moment = [Moment::Training, Moment::Collective, Moment::Save][numbers.below(3) as usize];
         let victim = numbers.below(2) as usize;
         for _ in 0..=numbers.below(30) {
             seen(running.step().unwrap_or_else(|| panic!("seed {seed}, kill {kill}: the run has ended")));
@@ -373,19 +373,19 @@ fn kill_often(times: u64, seed: u64, sharded: &str) {
         let id = appears(running.child.id(), victim);
         let other = appears(running.child.id(), 1 - victim);
         match moment {
-            Moment::InTraining => std::thread::sleep(Duration::from_micros(numbers.below(3000))),
-            Moment::InCollective => {
+            Moment::Training => std::thread::sleep(Duration::from_micros(numbers.below(3000))),
+            Moment::Collective => {
                 signal("-STOP", other);
                 std::thread::sleep(Duration::from_millis(20));
             }
-            Moment::InSave => {
+            Moment::Save => {
                 let begin = Instant::now();
                 while !is_saving(&place.path("run")) && begin.elapsed() < SOON {}
             }
         }
         let begin = Instant::now();
         signal("-KILL", id);
-        if let Moment::InCollective = moment {
+        if let Moment::Collective = moment {
             signal("-CONT", other);
         }
         let restart = loop {

@@ -112,8 +112,13 @@ fn stages_train_to_the_losses_of_one_device_and_a_killed_run_resumes_on_another_
         let flags = ["--microbatches", microbatches, "--timetable", timetable, &folder];
         close(&place.train("gpt", mesh, &[TRAINED, &flags].concat()).losses(), &expected, mesh);
     }
-    // Killed without warning after the checkpoint of step 10.
-    let flags = ["--microbatches=4", "--checkpoint-dir=killed", "--checkpoint-every=10"];
+    // Killed without warning after the checkpoint of step 10, which training waits for.
+    let flags = [
+        "--microbatches=4",
+        "--checkpoint-dir=killed",
+        "--checkpoint-every=10",
+        "--set=checkpoint.async=false",
+    ];
     let arguments = train_arguments("gpt", "pp=2", &[TRAINED, &flags].concat());
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let mut child = place.command(&arguments).stdout(Stdio::piped()).spawn().unwrap();

@@ -179,8 +179,8 @@ fn a_killed_run_can_always_be_resumed() {
         let log = fs::File::create(place.path("log")).unwrap();
         let mut child = place.command(&arguments).stdout(Stdio::from(log)).spawn().unwrap();
         let printed = || fs::read_to_string(place.path("log")).unwrap();
-        // Two steps at least: then one checkpoint of this run is complete.
-        while last(&printed(), "step").is_none_or(|step| step["step"].as_u64() < Some(done + 2)) {
+        // Three steps at least: the save of the second waited until that of the first was complete.
+        while last(&printed(), "step").is_none_or(|step| step["step"].as_u64() < Some(done + 3)) {
             assert!(child.try_wait().unwrap().is_none(), "round {round}: {}", printed());
             std::thread::sleep(Duration::from_millis(2));
         }

@@ -460,7 +460,7 @@ fn composites(t: &mut Table) {
         let place = Literal::new([3], vec![2i64, 1, 4]);
         let attributes = [("scale", Attribute::Float(0.5)), ("causal", Attribute::Bool(causal))];
         let mut operands = vec![q.clone(), k, v];
-        t.composite(&ATTENTION_PART, &attributes, [&operands[..], &[place.clone()]].concat(), 0);
+        t.composite(&ATTENTION_PART, &attributes, [&operands[..], std::slice::from_ref(&place)].concat(), 0);
         operands.extend(rows.into_iter().chain([q]));
         t.add("ring attention gradient", RingAttentionGradient { causal, scale: 0.5 }, operands.clone());
         operands.push(place);
