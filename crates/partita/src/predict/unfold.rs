@@ -1,5 +1,5 @@
 //! A large step from small ones: the programs of the same step with few layers and microbatches are built twice, with
-//! different numbers of layers, and run over a clock ([`super::small`]). What a layer adds is the difference of the two; a
+//! different numbers of layers, and run over a clock (module `small`). What a layer adds is the difference of the two; a
 //! stage in the middle of a pipeline and a microbatch in the middle of a step stand for all others like them. The timetable
 //! of the step then runs over a clock with these seconds.
 //!
