@@ -1,6 +1,6 @@
 //! Optimizers as graphs, in PyTorch's formulas.
 //!
-//! Most rules move each element by itself ([`elementwise`]); others see the whole tensor: its norm (LAMB), the means of
+//! Most rules move each element by itself (module `elementwise`); others see the whole tensor: its norm (LAMB), the means of
 //! its rows and columns (Adafactor), its singular vectors (Muon), or blocks of it (8-bit states). All are ordinary ops,
 //! so a sharded parameter is updated by the same formula on any mesh: reductions over a sharded dimension become
 //! collectives like any other.

@@ -2,7 +2,7 @@
 //! of the same devices in another order.
 //!
 //! Shardy's meshes list their devices, so a layout also says which device holds which shard. Partita chooses itself which
-//! process is which rank, so propagation reads only which shards there are ([`on_mesh`]). Where inputs and results stay on
+//! process is which rank, so propagation reads only which shards there are (`on_mesh`). Where inputs and results stay on
 //! given devices, [`in_device_order`] moves the shards of inputs and outputs, by collective permutes, between the devices
 //! that their annotations name and those that compute.
 
