@@ -75,7 +75,8 @@ def test_a_trainer_trains_as_pytorch_does(module, mesh, optimizer):
 def test_the_rules_that_pytorch_lacks_train_alike_on_meshes(module, rule):
     x, y = batch()
     model = partita.load(module, (x, y), loss=F.mse_loss)
-    trainers = [partita.Trainer(model, PLAN, mesh, optimizer=rule) for mesh in ["dp=1", *MESHES]]
+    plans = {"dp=1": {}} | dict.fromkeys(MESHES, PLAN)
+    trainers = [partita.Trainer(model, plan, mesh, optimizer=rule) for mesh, plan in plans.items()]
     losses = [[trainer.step((x, y)) for _ in range(4)] for trainer in trainers]
     for found in losses:
         assert found == pytest.approx(losses[0], rel=1e-5) and found[-1] < found[0]
