@@ -1,5 +1,6 @@
 """The launcher: what processes are told, what they compute together, and how they end."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -18,7 +19,10 @@ def start(tmp_path, script, count, *arguments):
     path = tmp_path / "script.py"
     path.write_text(script)
     command = [sys.executable, "-m", "partita.launch", "-n", str(count), str(path), *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    # A shell that runs the tests in the background lets its children ignore Ctrl-C.
+    heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env=ENVIRONMENT, preexec_fn=heed, **pipes)
 
 
 def run(tmp_path, script, count, *arguments):
