@@ -40,8 +40,8 @@ class SGD(Optimizer):
 
 
 @dataclass
-class Adam(Optimizer):
-    """``torch.optim.Adam``."""
+class _Moments(Optimizer):
+    """The constants of rules with decaying means of gradients and of squared gradients."""
 
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
@@ -54,6 +54,11 @@ class Adam(Optimizer):
             ("epsilon", self.eps),
             ("weight_decay", self.weight_decay),
         ]
+
+
+@dataclass
+class Adam(_Moments):
+    """``torch.optim.Adam``."""
 
 
 @dataclass
@@ -76,7 +81,7 @@ class Lion(Optimizer):
 
 
 @dataclass
-class LAMB(Adam):
+class LAMB(_Moments):
     """LAMB (You et al. 2020): Adam's direction, scaled to the norm of each parameter."""
 
     eps: float = 1e-6
@@ -84,8 +89,10 @@ class LAMB(Adam):
 
 
 @dataclass
-class Adam8bit(AdamW):
+class Adam8bit(_Moments):
     """AdamW whose states have 8 bits (Dettmers et al. 2022)."""
+
+    weight_decay: float = 1e-2
 
 
 @dataclass

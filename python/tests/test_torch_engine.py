@@ -496,3 +496,14 @@ def test_an_engine_needs_processes(monkeypatch):
 
 if __name__ == "__main__":
     main(sys.argv[1])
+
+
+def test_an_optimizer_that_pytorch_lacks_is_refused():
+    from partita.torch._engine import _optimizer
+
+    parameters = [nn.Parameter(torch.zeros(2))]
+    for rule in (partita.optim.SGD(), partita.optim.Adam(), partita.optim.AdamW()):
+        assert type(_optimizer(rule, parameters)).__name__ == type(rule).__name__
+    for rule in (partita.optim.LAMB(), partita.optim.Adam8bit(), partita.optim.Lion()):
+        with pytest.raises(PartitaError, match="E394.*no optimizer"):
+            _optimizer(rule, parameters)
