@@ -6,7 +6,7 @@ use crate::composite::AttributesExt;
 use crate::composite::{Attributes, Template};
 use crate::graph::ValueId;
 use crate::ops::{BinaryKind, Direction, DotGeneral, Iota};
-use crate::rule::{FactorKind, Rule};
+use crate::rule::{FactorId, FactorKind, Rule};
 use crate::{GraphBuilder, TensorType};
 use partita_base::{DType, Diagnostic, Result};
 
@@ -37,17 +37,7 @@ fn build_attention(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Re
     let per = heads.checked_div(groups).unwrap_or(1);
     // The query heads of one group share a key head: [b, g, per, s, d] x [b, g, t, d].
     let q = b.reshape(q, &[batch, groups, per, s, d])?;
-    let scores = b.dot_general(
-        q,
-        k,
-        DotGeneral {
-            lhs_batch: vec![0, 1],
-            rhs_batch: vec![0, 1],
-            lhs_contracting: vec![4],
-            rhs_contracting: vec![3],
-            result_dtype: None,
-        },
-    )?;
+    let scores = by_head(b, q, k, [&[4], &[3]])?;
     let mut scores = b.scale(scores, scale)?;
     let shape = [batch, groups, per, s, t];
     let mut allowed: Option<ValueId> = None;
@@ -77,8 +67,8 @@ fn build_attention(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Re
     let wide = b.ty(scores).dtype;
     if let Some(allowed) = allowed {
         // A finite floor keeps fully masked rows free of NaN; they are zeroed below.
-        let floor = b.full(&TensorType::new(wide, shape), if wide == DType::F64 { -1e300 } else { -1e30 })?;
-        scores = b.select(allowed, scores, floor)?;
+        let hidden = b.full(&TensorType::new(wide, shape), floor(wide))?;
+        scores = b.select(allowed, scores, hidden)?;
     }
     let shifted = shifted(b, scores)?;
     let mut e = b.exponential(shifted)?;
@@ -92,19 +82,40 @@ fn build_attention(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Re
     let sum = b.maximum(sum, tiny)?;
     let sum = b.spread_last(sum, &shape)?;
     let p = b.divide(e, sum)?;
-    let out = b.dot_general(
-        p,
-        v,
-        DotGeneral {
-            lhs_batch: vec![0, 1],
-            rhs_batch: vec![0, 1],
-            lhs_contracting: vec![4],
-            rhs_contracting: vec![2],
-            result_dtype: None,
-        },
-    )?;
+    let out = by_head(b, p, v, [&[4], &[2]])?;
     let out = b.reshape(out, &[batch, heads, s, d])?;
     Ok(vec![b.convert(out, dtype)?])
+}
+
+/// Less than any score, and finite: differences of two such are 0.
+pub(super) fn floor(dtype: DType) -> f64 {
+    if dtype == DType::F64 { -1e300 } else { -1e30 }
+}
+
+/// Contracts `a[b, g, ..]` with `b[b, g, ..]` over these dimensions.
+pub(super) fn by_head(
+    b: &mut GraphBuilder,
+    lhs: ValueId,
+    rhs: ValueId,
+    over: [&[usize]; 2],
+) -> Result<ValueId> {
+    let dims = DotGeneral {
+        lhs_batch: vec![0, 1],
+        rhs_batch: vec![0, 1],
+        lhs_contracting: over[0].to_vec(),
+        rhs_contracting: over[1].to_vec(),
+        result_dtype: None,
+    };
+    b.dot_general(lhs, rhs, dims)
+}
+
+/// The factors that all kinds of attention share, the first of a rule: those of the batch and of the groups, and those of
+/// the query heads, of which a group has one or several. `q` and `k` are shapes `[batch, heads or groups, ..]`.
+pub(crate) fn head_factors(rule: &mut Rule, q: &[usize], k: &[usize]) -> (FactorId, FactorId, Vec<FactorId>) {
+    let batch = rule.factor(q[0], FactorKind::Pass);
+    let group = rule.factor(k[1], FactorKind::Pass);
+    let per = rule.factor(q[1].checked_div(k[1]).unwrap_or(1), FactorKind::Whole);
+    (batch, group, if q[1] == k[1] { vec![group] } else { vec![group, per] })
 }
 
 fn attention_shape(found: &[usize]) -> Box<Diagnostic> {
@@ -119,14 +130,11 @@ fn attention_rule(a: &Attributes, operands: &[&TensorType], _: &[&TensorType]) -
     use FactorKind::{Pass, Whole};
     let (q, k) = (&operands[0].shape, &operands[1].shape);
     let mut rule = Rule::default();
-    let batch = rule.factor(q[0], Pass);
-    let group = rule.factor(k[1], Pass);
-    let per = rule.factor(q[1].checked_div(k[1]).unwrap_or(1), Whole);
+    let (batch, group, heads) = head_factors(&mut rule, q, k);
     // With a causal mask, a shard of the rows would need its offset.
     let rows = rule.factor(q[2], if a.flag("causal") { Whole } else { Pass });
     let keys = rule.factor(k[2], Whole);
     let depth = rule.factor(q[3], Whole);
-    let heads = if q[1] == k[1] { vec![group] } else { vec![group, per] };
     let q_dims = vec![vec![batch], heads.clone(), vec![rows], vec![depth]];
     let k_dims = vec![vec![batch], vec![group], vec![keys], vec![depth]];
     rule.operands = vec![q_dims.clone(), k_dims.clone(), k_dims];

@@ -1,9 +1,10 @@
 //! Attention to a part of the keys, and its gradient: the pieces from which ring attention is joined.
 
+use super::attention::{by_head, floor, head_factors};
 use super::{extents, widened};
 use crate::composite::{Attributes, AttributesExt, Template};
 use crate::graph::ValueId;
-use crate::ops::{BinaryKind, Direction, DotGeneral, Iota, UnaryKind};
+use crate::ops::{BinaryKind, Direction, Iota, UnaryKind};
 use crate::rule::{FactorKind, Rule};
 use crate::{GraphBuilder, TensorType};
 use partita_base::{DType, Result};
@@ -47,23 +48,6 @@ struct Scores {
     q: ValueId,
     k: ValueId,
     v: ValueId,
-}
-
-/// Less than any score, and finite: differences of two such are 0.
-fn floor(dtype: DType) -> f64 {
-    if dtype == DType::F64 { -1e300 } else { -1e30 }
-}
-
-/// Contracts `a[b, g, ..]` with `b[b, g, ..]` over these dimensions.
-fn by_head(b: &mut GraphBuilder, lhs: ValueId, rhs: ValueId, over: [&[usize]; 2]) -> Result<ValueId> {
-    let dims = DotGeneral {
-        lhs_batch: vec![0, 1],
-        rhs_batch: vec![0, 1],
-        lhs_contracting: over[0].to_vec(),
-        rhs_contracting: over[1].to_vec(),
-        result_dtype: None,
-    };
-    b.dot_general(lhs, rhs, dims)
 }
 
 fn scores(a: &Attributes, b: &mut GraphBuilder, [q, k, v, place]: [ValueId; 4]) -> Result<Scores> {
@@ -153,16 +137,13 @@ fn build_gradient(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Res
 
 /// Batch and head groups may be sharded; `place` says where the rows and keys of this part are.
 fn part_rule(_: &Attributes, operands: &[&TensorType], _: &[&TensorType]) -> Rule {
-    use FactorKind::{Pass, Whole};
+    use FactorKind::Whole;
     let (q, k) = (&operands[0].shape, &operands[1].shape);
     let mut rule = Rule::default();
-    let batch = rule.factor(q[0], Pass);
-    let group = rule.factor(k[1], Pass);
-    let per = rule.factor(q[1].checked_div(k[1]).unwrap_or(1), Whole);
+    let (batch, group, heads) = head_factors(&mut rule, q, k);
     let rows = rule.factor(q[2], Whole);
     let keys = rule.factor(k[2], Whole);
     let depth = rule.factor(q[3], Whole);
-    let heads = if q[1] == k[1] { vec![group] } else { vec![group, per] };
     let of_queries = vec![vec![batch], heads, vec![rows], vec![depth]];
     let of_keys = vec![vec![batch], vec![group], vec![keys], vec![depth]];
     let row = of_queries[..3].to_vec();

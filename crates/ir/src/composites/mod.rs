@@ -24,6 +24,7 @@ mod tests;
 mod uniform;
 
 pub use attention::ATTENTION;
+pub(crate) use attention::head_factors;
 pub use attention_part::{ATTENTION_PART, ATTENTION_PART_GRADIENT};
 pub use cross_entropy::CROSS_ENTROPY;
 pub use dot_general_add::{DOT_GENERAL_ADD, dot_general_dims};

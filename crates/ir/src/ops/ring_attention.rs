@@ -16,7 +16,7 @@ use super::reduce::refused;
 use super::{CollectivePermute, Composite, Pad, ParseOp};
 use crate::builder::GraphBuilder;
 use crate::composite::{Attribute, Attributes, Template};
-use crate::composites::{ATTENTION_PART, ATTENTION_PART_GRADIENT};
+use crate::composites::{ATTENTION_PART, ATTENTION_PART_GRADIENT, head_factors};
 use crate::graph::{Graph, Node, Role, ValueId};
 use crate::interpret;
 use crate::literal::Literal;
@@ -88,15 +88,11 @@ struct Dims {
 }
 
 fn dims(q: &TensorType, k: &TensorType) -> Dims {
-    use FactorKind::{Exchange, Pass, Whole};
     let mut rule = Rule::default();
-    let batch = rule.factor(q.shape[0], Pass);
-    let group = rule.factor(k.shape[1], Pass);
-    let per = rule.factor(q.shape[1].checked_div(k.shape[1]).unwrap_or(1), Whole);
-    let sequence = rule.factor(q.shape[2], Exchange);
+    let (batch, group, heads) = head_factors(&mut rule, &q.shape, &k.shape);
+    let sequence = rule.factor(q.shape[2], FactorKind::Exchange);
     debug_assert_eq!(sequence, SEQUENCE);
-    let depth = rule.factor(q.shape[3], Whole);
-    let heads = if q.shape[1] == k.shape[1] { vec![group] } else { vec![group, per] };
+    let depth = rule.factor(q.shape[3], FactorKind::Whole);
     let rows = vec![vec![batch], heads, vec![sequence]];
     let mut queries = rows.clone();
     queries.push(vec![depth]);
