@@ -15,6 +15,11 @@ pub struct Pieces {
 }
 
 impl Pieces {
+    /// The extent of the full tensor in the split dimension.
+    pub fn extent(&self) -> usize {
+        self.limits.last().map_or(0, |(_, _, limit)| *limit)
+    }
+
     /// The parts of a full tensor, with their names.
     pub fn split(&self, whole: &Literal) -> Vec<(String, Literal)> {
         let piece = |(name, start, limit): &(String, usize, usize)| {
@@ -29,7 +34,7 @@ impl Pieces {
     pub fn join(&self, pieces: &[Literal]) -> Literal {
         assert_eq!(pieces.len(), self.limits.len(), "pieces of {}", self.name);
         let mut shape = pieces[0].ty.shape.clone();
-        shape[self.dim] = self.limits.last().map_or(0, |(_, _, limit)| *limit);
+        shape[self.dim] = self.extent();
         let mut whole = Literal::zeros(&pieces[0].ty.with_shape(shape));
         for (piece, (_, start, _)) in pieces.iter().zip(&self.limits) {
             let mut offset = vec![0; piece.ty.rank()];

@@ -81,7 +81,7 @@ impl TrainLoop {
         for (piece, start, limit) in &pieces.limits {
             let places = self.places(piece, dtype)?;
             let mut expected = self.inputs[places[0]].shape.clone();
-            expected[pieces.dim] = pieces.limits.iter().map(|(_, _, limit)| *limit).max().unwrap_or(0);
+            expected[pieces.dim] = pieces.extent();
             TensorLayout { name: name.to_string(), shape: expected, ..self.inputs[places[0]].clone() }
                 .expect(shape, bytes.len())?;
             let mut part = shape.to_vec();

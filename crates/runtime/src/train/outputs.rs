@@ -41,7 +41,7 @@ impl TrainLoop {
 /// A whole tensor from its pieces, in order.
 fn join(pieces: &Pieces, parts: &[TensorData]) -> TensorData {
     let mut shape = parts[0].shape.clone();
-    shape[pieces.dim] = pieces.limits.iter().map(|(_, _, limit)| *limit).max().unwrap_or(0);
+    shape[pieces.dim] = pieces.extent();
     let (dtype, size) = (parts[0].dtype, parts[0].dtype.size_bytes());
     let mut whole = vec![0; shape.iter().product::<usize>() * size];
     for (part, (_, start, limit)) in parts.iter().zip(&pieces.limits) {

@@ -33,9 +33,8 @@ impl TrainLoop {
             };
             // State of another shape than its parameter cannot be joined along the parameter's dimension.
             if layout.shape.get(pieces.dim) == Some(&(limit - start)) {
-                let total = pieces.limits.iter().map(|(_, _, limit)| *limit).max().unwrap_or(0);
                 let mut shape = layout.shape.clone();
-                shape[pieces.dim] = total;
+                shape[pieces.dim] = pieces.extent();
                 let name = slot.map_or_else(|| pieces.name.clone(), |slot| state_name(slot, &pieces.name));
                 return Home { name, shape, piece: Some((pieces.dim, *start, *limit)) };
             }
