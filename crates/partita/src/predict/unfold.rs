@@ -82,6 +82,11 @@ fn few_and_more(session: &Session, plan: Option<&Plan>, stages: usize) -> Result
     }
 }
 
+/// Whether a path is this module or inside it.
+fn is_inside(path: &str, module: &str) -> bool {
+    path == module || path.strip_prefix(module).is_some_and(|rest| rest.starts_with('.'))
+}
+
 /// The layers of each stage, as the step of all layers is cut.
 fn layers_of_stages(
     session: &Session,
@@ -106,11 +111,7 @@ fn layers_of_stages(
     for entry in &lines.entries {
         match &entry.primitive {
             Primitive::PipelineSplit { mesh: None, ranks } if ranks.is_empty() => {
-                let inside = |path: &str| {
-                    path == entry.modules
-                        || path.strip_prefix(&*entry.modules).is_some_and(|rest| rest.starts_with('.'))
-                };
-                ends.extend(forward.nodes.iter().rposition(|node| inside(&node.path)));
+                ends.extend(forward.nodes.iter().rposition(|node| is_inside(&node.path, &entry.modules)));
             }
             Primitive::PipelineSplit { .. } | Primitive::Layers { .. } => {
                 return Err(Diagnostic::new("E511", "the step cannot be folded to one layer")
@@ -127,9 +128,8 @@ fn layers_of_stages(
     let blocks = repeated_blocks(&forward);
     let mut counts = vec![0; stages];
     for block in &blocks {
-        let inside =
-            |path: &str| path == block || path.strip_prefix(&**block).is_some_and(|p| p.starts_with('.'));
-        let stage = forward.nodes.iter().find(|node| inside(&node.path)).map_or(0, |node| node.stage);
+        let stage =
+            forward.nodes.iter().find(|node| is_inside(&node.path, block)).map_or(0, |node| node.stage);
         counts[stage.min(stages - 1)] += 1;
     }
     Ok(counts)

@@ -52,7 +52,7 @@ pub fn report(session: &Session, measured: &Measured) -> Result<Report> {
     let title = format!("{} on mesh {}", config.model.name(), session.mesh());
     let mut report = Report { title, ..Report::default() };
     report.facts = facts(session, model.parameter_count(), &set, &simulation, measured);
-    runs::compare(&mut report, &measured.runs)?;
+    runs::compare(&mut report, &measured.runs, &simulation)?;
     report.section(
         "Mesh",
         "Ranks with the same program are one cell. The bar is the share of a device's memory that is in use at the peak.",

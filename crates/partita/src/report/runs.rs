@@ -4,7 +4,7 @@ use super::Log;
 use crate::session::Session;
 use partita_base::{Result, format_bytes, format_seconds};
 use partita_report::{Body, Report};
-use partita_simulate::simulate;
+use partita_simulate::{Simulation, simulate};
 use std::collections::BTreeMap;
 use toml::{Table, Value};
 
@@ -21,14 +21,17 @@ pub struct Run {
 }
 
 /// Adds a table of the runs, a column for each, and one of the keys in which they differ; nothing without runs.
+/// `simulation` is that of the first run's step.
 ///
 /// # Errors
 /// What building, lowering and simulating refuse.
-pub(super) fn compare(report: &mut Report, runs: &[Run]) -> Result<()> {
-    if runs.is_empty() {
-        return Ok(());
+pub(super) fn compare(report: &mut Report, runs: &[Run], simulation: &Simulation) -> Result<()> {
+    let Some((first, others)) = runs.split_first() else { return Ok(()) };
+    let mut columns = vec![figures(first, simulation)];
+    for run in others {
+        let set = run.session.lower(&run.session.build()?)?;
+        columns.push(figures(run, &simulate(&set, &run.session.config().cluster)?));
     }
-    let columns = runs.iter().map(figures).collect::<Result<Vec<_>>>()?;
     let rows = (0..columns[0].len()).map(|row| {
         let cells = columns.iter().map(|column| column[row].1.clone());
         std::iter::once(columns[0][row].0.to_string()).chain(cells).collect()
@@ -52,11 +55,9 @@ fn header(first: &str, runs: &[Run]) -> Vec<String> {
 }
 
 /// Names and values, the same names for every run.
-fn figures(run: &Run) -> Result<Vec<(&'static str, String)>> {
+fn figures(run: &Run, simulation: &Simulation) -> Vec<(&'static str, String)> {
     let session = &run.session;
     let config = session.config();
-    let set = session.lower(&session.build()?)?;
-    let simulation = simulate(&set, &config.cluster)?;
     let most = simulation.classes.iter().map(|class| class.memory.arena_bytes).max().unwrap_or(0);
     let last = |of: fn(&Log) -> &Vec<(f64, f64)>| {
         let found = run.logs.iter().filter_map(|log| of(log).last()).max_by(|a, b| a.0.total_cmp(&b.0));
@@ -68,7 +69,7 @@ fn figures(run: &Run) -> Result<Vec<(&'static str, String)>> {
         0 => "-".to_string(),
         _ => format!("{:.0}", speeds().sum::<f64>() / count as f64),
     };
-    Ok(vec![
+    vec![
         ("model", config.model.name().to_string()),
         ("mesh", session.mesh().to_string()),
         ("steps saved", run.steps.map_or("-".to_string(), |steps| steps.to_string())),
@@ -77,7 +78,7 @@ fn figures(run: &Run) -> Result<Vec<(&'static str, String)>> {
         ("tokens per second, mean", speed),
         ("predicted step", format_seconds(simulation.step_s)),
         ("planned memory of a rank", format_bytes(most as u64)),
-    ])
+    ]
 }
 
 /// The keys whose values are not all equal, each with its values.
