@@ -240,7 +240,7 @@ impl Verification<'_> {
         let reference = reference_step(&plain.model, &self.options.step)?;
         let built = build(self.model, plan, mesh, self.options, &self.tools)?;
         let of_params = self.model.params.values().map(|p| p.ty.dtype).next();
-        let dtype = plain.precision.or(of_params).unwrap_or(DType::F64);
+        let dtype = plain.precision.or(half(&reference)).or(of_params).unwrap_or(DType::F64);
 
         let mut tensors: Fed = self.model.trial(self.seed);
         tensors.extend(zero_states(&reference));
@@ -301,6 +301,13 @@ impl Verification<'_> {
             Err(_) => Ok(None),
         }
     }
+}
+
+/// The float type of at most 16 bits in which a step computes, if there is one: an imported step in bf16 may keep its
+/// parameters in f32, and rounds as bf16 does.
+fn half(step: &Graph) -> Option<DType> {
+    let floats = step.value_ids().map(|value| step.ty(value).dtype).filter(|dtype| dtype.is_float());
+    floats.filter(|dtype| dtype.bits() <= 16).min_by_key(|dtype| dtype.bits())
 }
 
 /// Compares the planned outputs with the reference by name: each element must be within its

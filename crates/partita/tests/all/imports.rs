@@ -260,6 +260,28 @@ fn a_training_step_in_stablehlo_trains_as_it_is() {
     }
 }
 
+/// JAX keeps parameters in f32 and computes in bf16. The CPU device rounds sums once, the interpreter each term.
+#[test]
+fn a_step_that_computes_in_bf16_is_verified_within_the_rounding_of_bf16() {
+    let mut file = std::fs::read_to_string(folder().join("../jax/models.mlir")).unwrap();
+    file.drain(..file.find("module @jit_decoder_bf16").unwrap());
+    file.truncate(file.find("// -----").unwrap());
+    // The first 13 arguments are the state, which the results replace in order.
+    for number in 0..13 {
+        let at = file.find(&format!("%arg{number}: ")).unwrap();
+        let end = at + file[at..].find('>').unwrap() + 1;
+        file.insert_str(end, &format!(" {{tf.aliasing_output = {number} : i32}}"));
+    }
+    let temporary = tempfile::tempdir().unwrap();
+    let path = temporary.path().join("decoder.mlir");
+    std::fs::write(&path, file).unwrap();
+    for mesh in ["dp=1", "dp=2"] {
+        let session = loaded(path.to_str().unwrap(), &[&format!("mesh.shape={mesh}")]);
+        let report = session.verify(4, &session.step_runner(), &Unwatched).unwrap().report;
+        assert!(report.ok && report.tolerance == 3e-2, "{mesh}: {} {:?}", report.tolerance, report.worst());
+    }
+}
+
 #[test]
 fn a_forward_pass_in_stablehlo_is_differentiated_with_a_warning() {
     let folder = tempfile::tempdir().unwrap();
