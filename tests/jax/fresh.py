@@ -78,6 +78,8 @@ def compare(partita, folder, name, mesh, losses):
     settings = ["--data", data, "--steps", len(losses), "--set", f"model.weights={weights}"]
     told = events(partita, "train", *common, *settings)
     trained = [event["loss"] for event in told if event["event"] == "step"]
+    if len(trained) != len(losses):
+        raise RuntimeError(f"trained {len(trained)} steps of {len(losses)}: {told[-1]}")
     found.append(max(abs(a - b) / max(abs(b), 1.0) for a, b in zip(trained, losses, strict=True)))
     return found
 

@@ -7,6 +7,7 @@ use crate::collective::{Collective, CollectiveKind, Transfer, exchange};
 use crate::passes::bucket::{Bucket, BucketClass, edge_node};
 use crate::passes::describe;
 use crate::passes::fuse::{Step, uniform};
+use crate::passes::scratch::Scratch;
 use crate::program::{
     Action, Buffer, BufferId, BufferKind, Compute, Instruction, Origin, Port, Program, Region, RegionId,
     RegionKind, Start, View,
@@ -125,6 +126,7 @@ struct Emitter<'a> {
     views: Vec<Option<View>>,
     /// Dense copies of values whose view is not dense.
     dense: Vec<Option<View>>,
+    scratch: Scratch,
 }
 
 /// The inputs and outputs of a graph that are ports of the program. They come first; the remaining
@@ -152,7 +154,7 @@ pub(crate) fn emit(
     let program = Program { ranks: ranks.to_vec(), ..Program::default() };
     let rank = ranks[0];
     let (views, dense) = (vec![None; count], vec![None; count]);
-    let mut emitter = Emitter { graph, target, program, views, dense };
+    let mut emitter = Emitter { graph, target, program, views, dense, scratch: Scratch::default() };
     emitter.inputs(ports.roles);
     for step in steps {
         match step {
@@ -413,13 +415,7 @@ impl Emitter<'_> {
         origin: Origin,
     ) -> Vec<BufferId> {
         let outputs: Vec<BufferId> = results.iter().map(|&value| self.result(value)).collect();
-        // The device sizes scratch memory for the region of a concrete rank.
-        let own = region.is_by_rank().then(|| {
-            let mut own = region.clone();
-            own.bind(self.program.ranks[0]);
-            own
-        });
-        let bytes = self.target.workspace_bytes(own.as_ref().unwrap_or(&region), &inputs);
+        let bytes = self.scratch.bytes(&self.program, self.target, &region, &inputs);
         let workspace = (bytes > 0).then(|| {
             let ty = TensorType::new(partita_base::DType::U8, [bytes]);
             self.buffer(&ty, format!("workspace of {}", origin.what), BufferKind::Workspace)

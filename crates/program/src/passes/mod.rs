@@ -16,6 +16,7 @@ mod occupied;
 pub(crate) mod order;
 pub(crate) mod pause;
 pub(crate) mod repeat;
+pub(crate) mod scratch;
 pub(crate) mod simplify;
 pub(crate) mod timing;
 

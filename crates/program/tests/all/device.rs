@@ -16,6 +16,7 @@ use std::rc::Rc;
 struct Counting {
     flops: Rc<Cell<f64>>,
     instructions: Rc<Cell<usize>>,
+    sized: Rc<Cell<usize>>,
 }
 
 struct CountingRank {
@@ -30,8 +31,9 @@ impl Target for Counting {
 }
 
 impl RegionTarget for Counting {
-    fn workspace_bytes(&self, _: &Region, _: &[View]) -> usize {
-        0
+    fn workspace_bytes(&self, region: &Region, _: &[View]) -> usize {
+        self.sized.set(self.sized.get() + 1);
+        region.graph.ty(region.graph.outputs[0]).bytes()
     }
 }
 
@@ -56,7 +58,7 @@ impl RankMemory for CountingRank {
 
 impl RankDevice for CountingRank {
     fn run(&mut self, program: &Program, _: usize, compute: &Compute) -> Result<()> {
-        let Counting { flops, instructions } = &self.device;
+        let Counting { flops, instructions, .. } = &self.device;
         flops.set(flops.get() + program.region(compute.region).cost().flops);
         instructions.set(instructions.get() + 1);
         Ok(())
@@ -80,4 +82,29 @@ fn a_device_that_computes_nothing_runs_a_step_with_collectives() {
     // A matmul and a negation on each of two ranks.
     assert_eq!(device.instructions.get(), 4);
     assert_eq!(device.flops.get(), 2.0 * (2.0 * 4.0 * 3.0 * 5.0 + 4.0 * 5.0));
+}
+
+#[test]
+fn the_device_sizes_equal_regions_once() {
+    let graphs = build(1, |_, b| {
+        let mut x = b.input("x", f32s(&[4, 8]), Role::Input);
+        for (layer, width) in [8, 8, 8, 6, 6].into_iter().enumerate() {
+            let from = b.shape(x)[1];
+            let w = b.input(&format!("layers.{layer}.w"), f32s(&[from, width]), Role::Param);
+            x = matmul(b, x, w);
+        }
+        vec![("y".into(), x)]
+    });
+    let device = Counting::default();
+    let set = lower(&ClassGraph::each(graphs), &LowerOptions::default(), &device).unwrap();
+    let program = &set.programs[0];
+    let scratch = |instruction: &partita_program::Instruction| match &instruction.action {
+        partita_program::Action::Compute(compute) => {
+            compute.workspace.map(|buffer| program.buffers[buffer.index()].bytes)
+        }
+        _ => None,
+    };
+    // Products of [4, 8] by [8, 8] three times, by [8, 6], and of [4, 6] by [6, 6].
+    assert_eq!(program.instructions.iter().filter_map(scratch).collect::<Vec<_>>(), [128, 128, 128, 96, 96]);
+    assert_eq!(device.sized.get(), 3);
 }
