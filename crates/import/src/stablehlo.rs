@@ -92,6 +92,9 @@ impl StableHlo {
                     graph.value_mut(input).role = Role::Param;
                 }
             }
+            for (state, parameter) in states_of_parameters(&graph) {
+                graph.value_mut(state).role = Role::StateOf(parameter);
+            }
         } else {
             mark_parameters(&mut graph, &options.parameters)?;
             if loss.is_some() && !graph.params().is_empty() {
@@ -213,6 +216,53 @@ fn read_by(graph: &Graph, value: ValueId) -> Vec<bool> {
         }
     }
     read
+}
+
+/// Which parameters a value updates.
+#[derive(Clone, Copy, PartialEq)]
+enum Serves {
+    /// No parameter's next value.
+    None,
+    /// The next value of one parameter.
+    One(ValueId),
+    /// Those of several.
+    Several,
+}
+
+/// The states of which the next value of exactly one parameter is computed, such as the moments of Adam, with that parameter.
+fn states_of_parameters(graph: &Graph) -> Vec<(ValueId, ValueId)> {
+    let mut targets = vec![Serves::None; graph.values.len()];
+    let mut reaches = |value: ValueId, target: Serves| {
+        let known = &mut targets[value.index()];
+        *known = match (*known, target) {
+            (Serves::None, other) | (other, Serves::None) => other,
+            (known, target) if known == target => known,
+            _ => Serves::Several,
+        };
+        *known
+    };
+    for &(input, output) in &graph.aliases {
+        let old = graph.inputs[input];
+        if graph.value(old).role == Role::Param {
+            reaches(graph.outputs[output], Serves::One(old));
+        }
+    }
+    for node in graph.nodes.iter().rev() {
+        let of_results = node.results.iter().map(|&result| reaches(result, Serves::None));
+        for target in of_results.collect::<Vec<_>>() {
+            for &operand in &node.operands {
+                reaches(operand, target);
+            }
+        }
+    }
+    let kept = graph.aliases.iter().map(|&(input, _)| graph.inputs[input]);
+    let states =
+        kept.filter(|&input| graph.value(input).role != Role::Param && graph.ty(input).dtype.is_float());
+    let with_parameter = states.filter_map(|state| match targets[state.index()] {
+        Serves::One(parameter) => Some((state, parameter)),
+        Serves::None | Serves::Several => None,
+    });
+    with_parameter.collect()
 }
 
 /// The inputs of these names become parameters; `params*` names all that begin so. Those that the text marks are ones too.

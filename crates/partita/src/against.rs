@@ -33,8 +33,8 @@ impl Session {
         let model = with_loss(own)?;
         let part = if model.is_step() { Part::Step } else { Part::Gradients };
         let built = session.build_compared(&model, part, runner)?;
-        let mut tensors = model.initial(session.config().train.seed);
-        tensors.extend(zero_states(&built.step));
+        let mut tensors = zero_states(&built.step);
+        tensors.extend(model.initial(session.config().train.seed));
         for (name, value) in &mut tensors {
             if let Some(given) = recorded.get(name) {
                 *value = typed(given, value, name)?;

@@ -180,9 +180,11 @@ impl<'a> Planner<'a> {
             all.filter(|axis| names.contains(&self.mesh.axes[axis.axis].name.as_str())).collect()
         };
         let (data, sequence) = (axes(&DATA_AXES), axes(&SEQUENCE_AXES));
-        for &input in &self.graph.inputs {
+        // What an output replaces, such as a state of an imported step, is no part of the batch.
+        let replaced: BTreeSet<usize> = self.graph.aliases.iter().map(|&(input, _)| input).collect();
+        for (place, &input) in self.graph.inputs.iter().enumerate() {
             let value = self.graph.value(input);
-            if value.role != Role::Input || value.ty.rank() == 0 {
+            if value.role != Role::Input || value.ty.rank() == 0 || replaced.contains(&place) {
                 continue;
             }
             for &axis in &data {

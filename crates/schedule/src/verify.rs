@@ -242,8 +242,8 @@ impl Verification<'_> {
         let of_params = self.model.params.values().map(|p| p.ty.dtype).next();
         let dtype = plain.precision.or(half(&reference)).or(of_params).unwrap_or(DType::F64);
 
-        let mut tensors: Fed = self.model.trial(self.seed);
-        tensors.extend(zero_states(&reference));
+        let mut tensors: Fed = zero_states(&reference);
+        tensors.extend(self.model.trial(self.seed));
         tensors.extend(random_feed(self.model, self.seed, 0.3));
         let learning_rate = self.learning_rate.max(visible_rate(of_params.unwrap_or(dtype)));
         tensors.extend(scalars(&reference, self.seed, 1, learning_rate));
