@@ -68,7 +68,8 @@ pub fn runnable(graph: &Graph) -> Result<()> {
                 .expected(format!("one of {}", known.join(", ")))
                 .found(graph.ty(id).to_string())
                 .help(
-                    "the interpreter evaluates such programs; convert to another element type to run them",
+                    "`partita run` evaluates such a program on the interpreter, on one rank; convert to another element type \
+                     to run it on devices",
                 ));
         }
     }

@@ -4,11 +4,11 @@
 use crate::session::{Part, Session, own_outputs, with_loss};
 use crate::signature::Signature;
 use partita_base::{DType, Diagnostic, Result};
-use partita_ir::{InputKind, Literal, Role};
+use partita_ir::{InputKind, Literal, TensorType, Value};
 use partita_nn::Model;
 use partita_schedule::feed::{Fed, scalars};
 use partita_schedule::tensors::{inputs_of, outputs_by_name, zero_states};
-use partita_schedule::verify::{Report, StepRunner, compare};
+use partita_schedule::verify::{Report, StepRunner, compare, half};
 
 impl Session {
     /// Runs the gradients of the step on its mesh for recorded inputs, and compares each recorded output, loss and gradient.
@@ -40,22 +40,24 @@ impl Session {
                 *value = typed(given, value, name)?;
             }
         }
-        let signature = Signature::of(&model, false);
-        for input in &signature.inputs {
-            let value = Literal::splat(&input.ty, 1.0);
-            let given = match of_input(&input.name) {
-                Some(given) => typed(given, &value, &input.name)?,
-                None if is_cotangent(&input.name) => value,
-                None => {
-                    return Err(Diagnostic::new(
-                        "E306",
-                        format!("nothing is recorded for the input `{}`", input.name),
-                    )
+        for input in &Signature::of(&model, false).inputs {
+            let Some(given) = of_input(&input.name) else {
+                let error = format!("nothing is recorded for the input `{}`", input.name);
+                return Err(Diagnostic::new("E306", error)
                     .expected(format!("a tensor `{}` of type {}", input.name, input.ty))
-                    .found(recorded.keys().cloned().collect::<Vec<_>>().join(", ")));
-                }
+                    .found(recorded.keys().cloned().collect::<Vec<_>>().join(", "))
+                    .help(
+                        "name the recorded tensors as `partita show` names the inputs of the model; of a program of JAX, \
+                         they have the names of the arguments if it is written with `as_text(debug_info=True)`",
+                    ));
             };
-            tensors.insert(input.name.clone(), given);
+            let own = Literal::splat(&input.ty, 1.0);
+            tensors.insert(input.name.clone(), typed(given, &own, &input.name)?);
+        }
+        for (name, ty) in cotangents(&model) {
+            let ones = Literal::splat(&ty, 1.0);
+            let given = of_input(&name).map(|given| typed(given, &ones, &name)).transpose()?;
+            tensors.insert(name, given.unwrap_or(ones));
         }
         tensors.extend(scalars(&built.step, session.config().train.seed, 1, session.config().schedule.at(1)));
         let inputs = inputs_of(&built.step, &built.pieces, &tensors)?;
@@ -83,7 +85,8 @@ impl Session {
                 .expected(actual.keys().cloned().collect::<Vec<_>>().join(", "))
                 .found(recorded.keys().cloned().collect::<Vec<_>>().join(", ")));
         }
-        let dtype = model.params.values().map(|spec| spec.ty.dtype).next().unwrap_or(DType::F32);
+        let of_params = model.params.values().map(|spec| spec.ty.dtype).next();
+        let dtype = half(&built.step).or(of_params).unwrap_or(DType::F32);
         Ok((compare(&expected, &actual, None, None, dtype), unknown))
     }
 }
@@ -108,9 +111,11 @@ fn by_own_names(recorded: &Fed, model: &Model) -> Fed {
     };
     let mut by_name = Fed::new();
     for (name, value) in recorded {
-        // A tensor that has the name of the model already wins.
-        let name = renamed(name).filter(|own| !recorded.contains_key(own)).unwrap_or_else(|| name.clone());
-        by_name.insert(name, value.clone());
+        match renamed(name) {
+            // A tensor that has the name of the model already wins.
+            Some(own) if recorded.contains_key(&own) => {}
+            own => drop(by_name.insert(own.unwrap_or_else(|| name.clone()), value.clone())),
+        }
     }
     by_name
 }
@@ -143,6 +148,10 @@ fn typed(recorded: &Literal, own: &Literal, name: &str) -> Result<Literal> {
 }
 
 /// Whether an input is the gradient with respect to an output.
-fn is_cotangent(name: &str) -> bool {
-    matches!(InputKind::of(name, &Role::Input, false), InputKind::Cotangent(_))
+fn cotangents(model: &Model) -> Vec<(String, TensorType)> {
+    let graph = &model.forward;
+    let inputs = graph.inputs.iter().map(|&input| graph.value(input));
+    let is_cotangent =
+        |value: &&Value| matches!(InputKind::of(&value.name, &value.role, false), InputKind::Cotangent(_));
+    inputs.filter(is_cotangent).map(|value| (value.name.clone(), value.ty.clone())).collect()
 }

@@ -174,7 +174,7 @@ impl Config {
         let changed: Vec<&str> = ["model", "optimizer"].into_iter().filter(|s| other_kind(s)).collect();
         if bundled.is_none() {
             let config = Config::read(kinds, table, Optional::new(), "");
-            let config = config.map_err(|error| blame_file(error, name, &changed))?;
+            let config = config.map_err(|error| blame_file(error, name, &changed, &before))?;
             return Ok(config.noting(made_for));
         }
         // A user who chooses another kind did not write the keys that the bundled config has for its own kind.
@@ -479,9 +479,13 @@ fn kind_of<'a>(table: &'a Table, section: &str) -> Option<&'a Value> {
     table.get(section)?.get("kind")
 }
 
-/// Notes where an unknown key comes from, if an override names another kind than the file.
-fn blame_file(error: Box<Diagnostic>, file: &str, changed: &[&str]) -> Box<Diagnostic> {
-    let of = |section: &&&str| error.at.as_ref().is_some_and(|at| at.starts_with(&format!("[{section}] ")));
+/// Notes where an unknown key comes from, if it is one of the file and an override names another kind than the file.
+fn blame_file(error: Box<Diagnostic>, file: &str, changed: &[&str], before: &Table) -> Box<Diagnostic> {
+    let of = |section: &&&str| {
+        let own = before.get(**section).and_then(Value::as_table).into_iter().flat_map(Table::keys);
+        error.at.as_ref().is_some_and(|at| at.starts_with(&format!("[{section}] ")))
+            && own.into_iter().any(|key| error.message.contains(&format!("`{key}`")))
+    };
     match changed.iter().find(of) {
         Some(section) if error.code == "E001" => {
             let note = format!("`{file}` holds the key; `{section}.kind` is another than there");

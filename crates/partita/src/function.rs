@@ -6,10 +6,10 @@
 use crate::models::from_fn;
 use crate::session::Session;
 use indexmap::IndexMap;
-use partita_base::{Diagnostic, Result, did_you_mean};
+use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_import::mlir::read_function;
 use partita_import::{Limits, Weights};
-use partita_ir::{Graph, Literal, Role, TensorType};
+use partita_ir::{Graph, Literal, Role, TensorType, evaluate};
 use partita_nn::Model;
 use partita_nn::random::Draws;
 use partita_schedule::feed::{Fed, random};
@@ -99,7 +99,7 @@ impl Function {
                     return Err(Diagnostic::new("E414", "there are more inputs than arguments")
                         .at("--input")
                         .expected(format!("{} for `{}`", types.len(), self.name()))
-                        .found(text.clone()));
+                        .found(format!("{text} beside them")));
                 }
             };
             match path.extension().and_then(|ending| ending.to_str()) {
@@ -130,6 +130,13 @@ impl Function {
         Ok(types.into_iter().zip(given).map(fill).collect())
     }
 
+    /// An element type of the function that no device computes with, if the session is of one rank: then the interpreter
+    /// evaluates it.
+    pub fn only_interpreted(&self, session: &Session) -> Option<DType> {
+        let types = self.graph.value_ids().map(|value| self.graph.ty(value).dtype);
+        types.filter(|dtype| dtype.is_inert() && session.mesh().rank_count() == 1).next()
+    }
+
     /// Runs it once on the mesh of a session made for it by [`Function::session`]; the results in order, with their names.
     ///
     /// # Errors
@@ -143,6 +150,10 @@ impl Function {
             return Err(Diagnostic::new("E415", format!("the arguments do not fit `{}`", self.name()))
                 .expected(list(&types))
                 .found(list(&given)));
+        }
+        if self.only_interpreted(session).is_some() {
+            let results = evaluate(&self.graph, arguments)?;
+            return Ok(self.graph.output_names.iter().cloned().zip(results).collect());
         }
         let model = self.model();
         let fed: Fed =

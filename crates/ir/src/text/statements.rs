@@ -93,6 +93,12 @@ impl Parser<'_> {
                 .find(|&p| self.kind_at(p) == Kind::Symbol)
                 .map_or("?", |p| self.text_at(p));
             let mut error = self.error("E144", format!("custom call `{target}` is not supported"));
+            if target.contains("lapack") {
+                error = error.help(
+                    "a CPU's LAPACK is called by name; lower for a platform without it: \
+                     `jax.jit(f).trace(..).lower(lowering_platforms=(\"tpu\",))`",
+                );
+            }
             if target.contains("hard") {
                 error = error
                     .help("lower with Shardy (`jax.config.update(\"jax_use_shardy_partitioner\", True)`)");

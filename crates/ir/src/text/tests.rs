@@ -350,7 +350,7 @@ fn wrong_texts_are_explained_where_they_are_wrong() {
         ),
         (
             line("%0 = stablehlo.custom_call @lapack_getrf(%a) : (tensor<4xf32>) -> tensor<4xf32>"),
-            "error[E144]: custom call `@lapack_getrf` is not supported\n        at: f.mlir:2:8\n      note: %0 = stablehlo.custom_call @lapack_getrf(%a) : (tensor<4xf32>) -> tensor<4xf32>\n                 ^",
+            "error[E144]: custom call `@lapack_getrf` is not supported\n        at: f.mlir:2:8\n      note: %0 = stablehlo.custom_call @lapack_getrf(%a) : (tensor<4xf32>) -> tensor<4xf32>\n                 ^\n      help: a CPU's LAPACK is called by name; lower for a platform without it: `jax.jit(f).trace(..).lower(lowering_platforms=(\"tpu\",))`",
         ),
         (
             line("%0 = stablehlo.constant dense<[1.0, 2.0]> : tensor<4xf32>"),

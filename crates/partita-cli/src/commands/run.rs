@@ -3,7 +3,7 @@
 use crate::cli::RunArgs;
 use crate::output::Output;
 use crate::output::events::Event;
-use crate::output::tensors::tensor;
+use crate::output::tensors::{elements, tensor};
 use crate::run::answer;
 use partita::function::Function;
 use partita_base::Result;
@@ -28,8 +28,8 @@ pub struct Tensor {
     pub dtype: String,
     /// The extents.
     pub shape: Vec<usize>,
-    /// The elements, row by row; `null` for what is no number.
-    pub values: Vec<f64>,
+    /// The elements, row by row, see [`elements`].
+    pub values: Vec<serde_json::Value>,
     /// The elements for people.
     #[serde(skip)]
     pub text: String,
@@ -61,12 +61,15 @@ pub fn run_file(args: &RunArgs, output: &mut Output) -> Result<()> {
     }
     let session = function.session(&args.mesh)?;
     session.check_runs_here()?;
-    output.note(format!("run on mesh {}", session.mesh()));
+    match function.only_interpreted(&session) {
+        Some(dtype) => output.note(format!("evaluated by the interpreter: no device computes with {dtype}")),
+        None => output.note(format!("run on mesh {}", session.mesh())),
+    }
     let results = output.during("running", || function.run(&session, &arguments))?;
     let result = |value: &Literal| Tensor {
         dtype: value.ty.dtype.to_string(),
         shape: value.ty.shape.clone(),
-        values: value.to_f64(),
+        values: elements(value),
         text: tensor(value),
     };
     let returned = Returned {

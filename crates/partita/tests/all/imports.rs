@@ -328,6 +328,44 @@ fn a_forward_pass_in_stablehlo_is_differentiated_with_a_warning() {
     assert_eq!(error.code, "E360");
 }
 
+/// The gradients of a model without a loss are those of the sum of its outputs, each times a recorded cotangent, or one.
+#[test]
+fn a_model_without_a_loss_is_compared_with_a_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("product.mlir");
+    std::fs::write(
+        &path,
+        "func.func @main(%arg0: tensor<4x3xf64> {partita.name = \"x\"}, %arg1: tensor<3xf64> {partita.name = \"params.w\"}) \
+         -> tensor<4xf64> {\n\
+         %0 = stablehlo.dot_general %arg0, %arg1, contracting_dims = [1] x [0] : \
+         (tensor<4x3xf64>, tensor<3xf64>) -> tensor<4xf64>\nreturn %0 : tensor<4xf64>\n}",
+    )
+    .unwrap();
+    let of = |shape: &[usize], numbers: &[f64]| {
+        Literal::from_f64(&TensorType::new(DType::F64, shape), numbers.iter().copied())
+    };
+    let mut record = IndexMap::from([
+        ("x".to_string(), of(&[4, 3], &(0..12).map(f64::from).collect::<Vec<_>>())),
+        ("params.w".to_string(), of(&[3], &[1.0, -1.0, 2.0])),
+        ("output".to_string(), of(&[4], &[3.0, 9.0, 15.0, 21.0])),
+    ]);
+    // The sums of the columns of x, and those of its rows times 1, 0, 0, 2.
+    for (cotangent, gradient) in
+        [(None, [18.0, 22.0, 26.0]), (Some([1.0, 0.0, 0.0, 2.0]), [18.0, 21.0, 24.0])]
+    {
+        record.insert("grad.params.w".to_string(), of(&[3], &gradient));
+        if let Some(cotangent) = cotangent {
+            record.insert("cotangent.output".to_string(), of(&[4], &cotangent));
+        }
+        for mesh in ["dp=1", "dp=2"] {
+            let items = ["model.parameters=[\"params*\"]", &format!("mesh.shape={mesh}")];
+            let session = loaded(path.to_str().unwrap(), &items);
+            let (report, unknown) = session.verify_against(&record, &session.step_runner()).unwrap();
+            assert!(report.ok && report.tensors.len() == 2 && unknown.is_empty(), "{report:?} {unknown:?}");
+        }
+    }
+}
+
 #[test]
 fn a_step_of_jax_that_donates_nothing_says_what_could_be_its_state() {
     let folder = tempfile::tempdir().unwrap();
