@@ -463,7 +463,8 @@ mod derived {
                 (Some(f), None) => match rule.factors[f].kind {
                     FactorKind::Pass => State::Whole,
                     FactorKind::Reduce(combiner) => State::Partial(combiner),
-                    FactorKind::Exchange | FactorKind::Shift | FactorKind::Whole => return None,
+                    FactorKind::Exchange | FactorKind::Window(_) => return None,
+                    FactorKind::Shift | FactorKind::Whole => return None,
                 },
                 (None, None) => State::Whole,
             };

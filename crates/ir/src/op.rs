@@ -64,10 +64,44 @@ pub trait LocalContext {
     fn peers(&mut self, _factor: FactorId) -> Option<Peers> {
         None
     }
+    /// The ranks among which a dimension of an operand is sharded along a factor, with the extents of that operand.
+    fn operand_peers(&mut self, _factor: FactorId, _operand: usize, _dim: usize) -> Option<Peers> {
+        None
+    }
+    /// The extents of the shards of a dimension of a result, in the order of the [`Peers`] of its factor.
+    fn result_extents(&mut self, _result: usize, _dim: usize) -> Vec<usize> {
+        Vec::new()
+    }
+    /// The entry of a list at this rank's position among the [`Peers`] of a factor, as a number in the form of the op: ranks
+    /// with different entries have local graphs of their own.
+    fn own_entry(&mut self, _factor: FactorId, entries: &[usize]) -> Result<usize> {
+        Ok(entries[0])
+    }
+    /// What an earlier op received for this piece of a halo.
+    fn received(&mut self, _piece: &HaloPiece) -> Option<ValueId> {
+        None
+    }
+    /// Remembers what this op received for a piece of a halo.
+    fn remember(&mut self, _piece: HaloPiece, _received: ValueId) {}
     /// The entry of a list at this rank's position among the [`Peers`] of a factor: an i64 scalar.
     fn by_position(&mut self, _factor: FactorId, entries: &[i64]) -> Result<ValueId> {
         Ok(self.builder().scalar(DType::I64, entries[0] as f64))
     }
+}
+
+/// What each rank takes from the rank at some distance, of one dimension of one local value.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct HaloPiece {
+    /// The shards.
+    pub value: ValueId,
+    /// The sharded dimension.
+    pub dim: usize,
+    /// How many ranks away the shard is, by position.
+    pub distance: i64,
+    /// The first element that is taken of it and their number, by position of the rank that takes.
+    pub taken: Vec<(usize, usize)>,
+    /// The element beyond the first and the last rank; `None` for zero.
+    pub fill: Option<ValueId>,
 }
 
 /// The ranks among which a factor is sharded.

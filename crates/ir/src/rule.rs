@@ -22,19 +22,79 @@ pub enum FactorKind {
     /// Each shard needs the other shards too, and the op itself moves them: its local form contains the collectives.
     /// Every tensor that has the factor is sharded along it.
     Exchange,
-    /// A window slides along it, so a shard needs its neighbours' edge. Treated as `Whole` until halos exist.
+    /// Windows move along it, so a shard needs the edges of its neighbours, its halo, and the op itself fetches them. Every
+    /// tensor that has the factor is sharded along it, each by its own extent.
+    Window(Window),
+    /// The results are taken from other places along it. Must be present in full on each rank, like `Whole`.
     Shift,
     /// Must be present in full on each rank.
     Whole,
 }
 
+/// Windows along a dimension. Its input has positions `i * input_dilation`; a step of the factor is a window, or an entry
+/// of all windows, and step `j` sees the positions from `j * stride - low` on, `reach` positions beyond the first.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Window {
+    /// The extent of the input.
+    pub input: usize,
+    /// The distance of the positions of two steps.
+    pub stride: usize,
+    /// Positions that the first step sees before those of the input.
+    pub low: i64,
+    /// Positions that a step sees beyond its first.
+    pub reach: usize,
+    /// The distance of two neighbours of the input.
+    pub input_dilation: usize,
+    /// How the results combine if steps are entries of windows, so that each shard sees parts of all results.
+    pub combiner: Option<Combiner>,
+}
+
+impl Window {
+    /// The positions that these steps see, from the first to one past the last; from 0 to 0 for none.
+    pub fn positions(&self, steps: std::ops::Range<usize>) -> (i64, i64) {
+        if steps.is_empty() {
+            return (0, 0);
+        }
+        self.positions_between(steps.start as i64, steps.end as i64)
+    }
+
+    /// [`Window::positions`] of the steps from one to before another, which may lie before or behind all that exist.
+    pub fn positions_between(&self, start: i64, end: i64) -> (i64, i64) {
+        let first = |step: i64| step * self.stride as i64 - self.low;
+        (first(start), first(end - 1) + self.reach as i64 + 1)
+    }
+
+    /// Whether shards along the factor gain anything: a step sees less than all of the input.
+    pub fn is_local(&self) -> bool {
+        self.input > 0 && self.reach < (self.input - 1).saturating_mul(self.input_dilation)
+    }
+
+    /// Elements of the input that a shard sees beyond as many as its steps begin at: those of its halo, if input and steps
+    /// are split at the same places.
+    pub fn halo(&self) -> usize {
+        (self.reach + 1).saturating_sub(self.stride).div_ceil(self.input_dilation)
+    }
+}
+
 /// One factor: its extent and kind.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Factor {
-    /// Number of elements along the factor, globally.
+    /// Number of elements along the factor, globally. Along windows, the number of steps: the extent of the input is that
+    /// of the [`Window`].
     pub size: usize,
     /// How it may be sharded.
     pub kind: FactorKind,
+}
+
+impl FactorKind {
+    /// How the results that lack such a factor combine over its shards.
+    pub fn combiner(self) -> Option<Combiner> {
+        match self {
+            FactorKind::Reduce(combiner) => Some(combiner),
+            FactorKind::Window(window) => window.combiner,
+            FactorKind::Pass | FactorKind::Exchange | FactorKind::Shift | FactorKind::Whole => None,
+        }
+    }
 }
 
 /// Operands that may be partial over an axis together: the results are then partial over it too,

@@ -248,6 +248,10 @@ pub(crate) fn check_rule(op: impl Into<Op>, inputs: &[Literal]) {
         assert_eq!(dims.len(), ty.rank(), "dimensions of {ty} in {rule:?}");
         for (factors, &extent) in dims.iter().zip(&ty.shape).filter(|(factors, _)| !factors.is_empty()) {
             let size: usize = factors.iter().map(|&f| rule.factors[f].size).product();
+            // Along windows, the input has an extent of its own.
+            if matches!(rule.factors[factors[0]].kind, FactorKind::Window(window) if window.input == extent) {
+                continue;
+            }
             assert_eq!(size, extent, "a dimension of {ty} in {rule:?}");
         }
     }
@@ -279,7 +283,12 @@ fn check_factor(
     let kind = rule.factors[factor].kind;
     let minor = rule.operands.iter().chain(&rule.results).flatten().any(strided);
     // Shards that are exchanged need ranks.
-    if minor || matches!(kind, FactorKind::Whole | FactorKind::Shift | FactorKind::Exchange) {
+    if minor
+        || matches!(
+            kind,
+            FactorKind::Whole | FactorKind::Shift | FactorKind::Exchange | FactorKind::Window(_)
+        )
+    {
         return;
     }
     let global_operands: Vec<TensorType> = inputs.iter().map(|input| input.ty.clone()).collect();

@@ -23,10 +23,14 @@ pub use cotangents::with_cotangents;
 pub use init::Init;
 pub use initializer::Initializer;
 pub use model::Model;
-pub use models::{BertConfig, DeepseekConfig, ExpertsConfig, GptConfig, LlamaConfig, MlpConfig, ModelConfig};
+pub use models::{
+    BertConfig, DeepseekConfig, ExpertsConfig, GptConfig, LlamaConfig, MlpConfig, ModelConfig, T5Config,
+    UnetConfig, VitConfig, WideResNetConfig,
+};
 pub use modules::{
-    Activation, Dropout, Embedding, GELU, LatentAttention, LayerNorm, Linear, MixtureOfExperts, Mlp, Module,
-    MultiheadAttention, RMSNorm, ReLU, Scores, Sequential, SiLU, SwiGlu, Tanh,
+    Activation, BatchNorm2d, Conv2d, ConvTranspose2d, Dropout, Embedding, GELU, GroupNorm, LatentAttention,
+    LayerNorm, Linear, MaxPool2d, MixtureOfExperts, Mlp, Module, MultiheadAttention, RMSNorm, ReLU, Scores,
+    Sequential, SiLU, SwiGlu, Tanh,
 };
 pub use optim::Optimizer;
 pub use schedule::{Decay, LrSchedule};

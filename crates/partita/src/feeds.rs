@@ -1,6 +1,7 @@
 //! What a model is fed: global batches by input name, each a pure function of (data, seed, step).
 
 mod corpus;
+mod images;
 mod masked;
 mod random;
 mod regression;
@@ -8,6 +9,7 @@ mod tensors;
 mod text;
 
 pub use corpus::{BUNDLED_CORPUS, bundled_corpus, open_corpus};
+pub use images::{ImageFeed, ImageGoal};
 pub use masked::MaskedTextFeed;
 pub use random::RandomFeed;
 pub use regression::RegressionFeed;
@@ -66,7 +68,9 @@ pub struct Baselines {
 /// * `tokens` and `labels`, i32 `[batch, sequence]`, perhaps with `token_types` and `attention_mask` of that shape: text of
 ///   the config, with the next byte as the label, or with hidden bytes for a bidirectional model;
 /// * `inputs`, floats `[batch, features]`, with `targets`, floats `[batch, features]`, or with `labels`, i32 `[batch]`: a
-///   fixed random function.
+///   fixed random function;
+/// * `inputs`, floats `[batch, height, width, channels]`, with `labels`, i32 `[batch]`, or `targets`, floats
+///   `[batch, height, width, outputs]`: waves under noise.
 ///
 /// A file of tensors (`.npz`, `.npy`, `.safetensors`) suits any model whose inputs it has. A model of a file that the config
 /// names no data for is fed random numbers. Opens the data. A program may bring any other [`Feed`] of its own.
@@ -109,6 +113,21 @@ pub fn feed(config: &Config, signature: &Signature) -> Result<Arc<dyn Feed>> {
         {
             let classes = signature.choices("labels");
             Ok(Arc::new(RegressionFeed::new(&[inputs, classes], true, batch, dtype, seed)))
+        }
+        (None, Some((dtype, &[_, height, width, channels])), Some((DType::I32, &[_])), None)
+            if dtype.is_float() && !others(&["inputs", "labels"]) =>
+        {
+            let goal = ImageGoal::Class(signature.choices("labels"));
+            Ok(Arc::new(ImageFeed::new([height, width, channels], goal, batch, dtype, seed)))
+        }
+        (None, Some((dtype, &[_, height, width, channels])), None, Some((goal, &[_, to, from, outputs])))
+            if dtype.is_float()
+                && goal == dtype
+                && [height, width] == [to, from]
+                && !others(&["inputs", "targets"]) =>
+        {
+            let goal = ImageGoal::Clean(outputs);
+            Ok(Arc::new(ImageFeed::new([height, width, channels], goal, batch, dtype, seed)))
         }
         _ if config.model.terms().takes_any_data => Ok(Arc::new(RandomFeed::new(signature, batch, seed))),
         _ => Err(Diagnostic::new("E036", "there is no data for the inputs of this model")

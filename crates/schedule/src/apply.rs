@@ -53,7 +53,8 @@ pub fn batch_shards(mesh: &Mesh) -> usize {
 /// Applies the layout lines of a plan to a step.
 ///
 /// The batch (dimension 0 of every fed tensor) is sharded over `dp`, `fsdp` and `ep`, token sequences
-/// over `sp` and `cp`, in mesh order. Styles apply first, then primitives in order; if several layer styles
+/// `[batch, sequence]` and the height of images `[batch, height, width, channels]` over `sp` and `cp`, in mesh order. Styles
+/// apply first, then primitives in order; if several layer styles
 /// match one module, the last one counts. Optimizer states follow their parameters. Primitives
 /// other than `shard` and `sync` do not concern layouts and are skipped.
 ///
@@ -192,8 +193,9 @@ impl<'a> Planner<'a> {
                 self.used.insert(axis.axis);
             }
             let is_tokens = value.ty.rank() == 2 && !value.ty.dtype.is_float();
-            for &axis in sequence.iter().filter(|_| is_tokens) {
-                self.pins.shard(input, 1, axis, "default layout of sequences")?;
+            let is_image = value.ty.rank() == 4 && value.ty.dtype.is_float();
+            for &axis in sequence.iter().filter(|_| is_tokens || is_image) {
+                self.pins.shard(input, 1, axis, "default layout of sequences and images")?;
                 self.used.insert(axis.axis);
             }
             self.pins.at(input).close();

@@ -9,7 +9,7 @@
 
 use crate::pins::{Constraint, Constraints, Pin, Pins};
 use partita_ir::ops::BinaryKind;
-use partita_ir::{FactorId, FactorKind, Graph, Node, NodeId, Op, Operation, Phase, Role, Rule, ValueId};
+use partita_ir::{FactorId, Graph, Node, NodeId, Op, Operation, Phase, Role, Rule, ValueId};
 use partita_mesh::AxisRef;
 use partita_spmd::factors::may_split;
 use partita_spmd::units::rules_of;
@@ -189,7 +189,7 @@ fn through(
         let result = |dims: &Vec<Vec<FactorId>>| {
             let state = match dims.iter().position(|d| d.contains(&factor)) {
                 Some(dim) if major(rule, &dims[dim]) == Some(factor) => State::Cut(dim),
-                None if matches!(rule.factors[factor].kind, FactorKind::Reduce(_)) => State::Partial,
+                None if rule.factors[factor].kind.combiner().is_some() => State::Partial,
                 _ => State::Whole,
             };
             let sum = || format!("{name} sums over a sharded dimension, because {why}").into();

@@ -8,7 +8,12 @@ use partita_ir::Graph;
 use partita_mesh::Mesh;
 
 /// Models with a built-in plan.
-pub const READY_PLANS: [&str; 7] = ["mlp", "gpt", "llama", "bert", "moe-gpt", "mixtral", "deepseek"];
+pub const READY_PLANS: [&str; 11] =
+    ["mlp", "gpt", "llama", "bert", "moe-gpt", "mixtral", "deepseek", "wide-resnet", "vit", "unet", "t5"];
+
+/// The convolution of a block whose output channels are sharded, and the one that then sums over its input channels.
+const CONVOLUTIONS: [(&str, [&str; 2]); 2] =
+    [("wide-resnet", ["conv2", "conv3"]), ("unet", ["conv1", "conv2"])];
 
 /// Options of a built-in plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -22,7 +27,8 @@ pub struct ReadyOptions {
 }
 
 /// The plan for a model, one of [`READY_PLANS`], on a mesh, chosen by axis names: `tp` shards the projections of the
-/// attention and the feed-forward network, `ep` shards experts by number, `fsdp` shards parameters.
+/// attention and the feed-forward network, and the channels of every second convolution, `ep` shards experts by
+/// number, `fsdp` shards parameters.
 /// `dp`, `fsdp`, `ep` and `sp` shard data, which needs no lines. Lines cover only modules that `graph`
 /// has. E222 if there is no built-in plan of this name.
 pub fn ready_plan(model: &str, graph: &Graph, mesh: &Mesh, options: &ReadyOptions) -> Result<Plan> {
@@ -42,7 +48,8 @@ pub fn ready_plan(model: &str, graph: &Graph, mesh: &Mesh, options: &ReadyOption
             plan.push(pattern, style, &origin);
         }
     };
-    let sequence = options.sequence_parallel && model != "mlp";
+    let has_stream = model != "mlp" && CONVOLUTIONS.iter().all(|(name, _)| *name != model);
+    let sequence = options.sequence_parallel && has_stream;
     let (column, row) = match sequence {
         true => (
             Style::new(Kind::Colwise).input(Layout::Replicate),
@@ -63,6 +70,9 @@ pub fn ready_plan(model: &str, graph: &Graph, mesh: &Mesh, options: &ReadyOption
             if count % 2 == 1 {
                 line(&format!("layers.{}", count - 1), Style::new(Kind::Replicate));
             }
+        } else if let Some((_, [wide, narrow])) = CONVOLUTIONS.iter().find(|(name, _)| *name == model) {
+            line(&format!("layers.*.{wide}"), Style::new(Kind::Colwise));
+            line(&format!("layers.*.{narrow}"), Style::new(Kind::Rowwise));
         } else {
             // The layer of DeepSeek's second prediction is a layer like the others.
             for layer in ["layers.*", "next.layer"] {
@@ -70,6 +80,11 @@ pub fn ready_plan(model: &str, graph: &Graph, mesh: &Mesh, options: &ReadyOption
                     line(&format!("{layer}.attn.{name}"), column.clone());
                 }
                 line(&format!("{layer}.attn.o_proj"), row.clone());
+                // The memory of cross attention is read whole, however the stream of the decoder is sharded.
+                for name in ["q_proj", "k_proj", "v_proj"] {
+                    line(&format!("{layer}.cross.{name}"), column.clone());
+                }
+                line(&format!("{layer}.cross.o_proj"), row.clone());
                 for block in ["mlp", "moe.shared"] {
                     for name in ["gate_proj", "up_proj"] {
                         line(&format!("{layer}.{block}.{name}"), column.clone());
@@ -93,7 +108,15 @@ pub fn ready_plan(model: &str, graph: &Graph, mesh: &Mesh, options: &ReadyOption
                 line(name, stream(Style::new(Kind::Replicate)));
             }
             if sequence {
-                for name in ["embed_norm", "layers.*.attn_norm", "layers.*.mlp_norm", "norm", "lm_norm"] {
+                for name in [
+                    "embed_norm",
+                    "layers.*.attn_norm",
+                    "layers.*.cross_norm",
+                    "layers.*.mlp_norm",
+                    "norm",
+                    "lm_norm",
+                    "encoder_norm",
+                ] {
                     line(name, Style::new(Kind::Sequence));
                 }
             }

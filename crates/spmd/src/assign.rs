@@ -11,7 +11,7 @@ use crate::factors::{axes_of_factors, dim_sharding, may_split};
 use crate::propagate::Layouts;
 use crate::strategies::{AxisUse, Strategy, Through, combinations, may_pass, overlap};
 use crate::units::Units;
-use partita_cost::{Cluster, Device, Work};
+use partita_cost::{Cluster, Collective, Device, Work};
 use partita_ir::{FactorKind, Graph, Node, Operation, Role, Rule, ValueId};
 use partita_mesh::{AxisList, AxisRef, Combiner, DimSharding, Mesh, Sharding};
 
@@ -202,7 +202,7 @@ pub fn layouts_of(situation: &Situation, strategy: &Strategy) -> Option<Assignme
     // A factor must be split at the same positions in every tensor.
     consistent(situation, &required, &produced)?;
     for (factor, list) in factors.iter().enumerate() {
-        if let FactorKind::Reduce(combiner) = rule.factors[factor].kind {
+        if let Some(combiner) = rule.factors[factor].kind.combiner() {
             for (sharding, dims) in produced.iter_mut().zip(&rule.results) {
                 if !dims.iter().any(|d| d.contains(&factor)) {
                     sharding.partial.extend(list.iter().map(|&a| (a, combiner)));
@@ -269,7 +269,8 @@ fn consistent(situation: &Situation, required: &[Sharding], produced: &[Sharding
         for (dim, factors) in dims.iter().enumerate() {
             let entry = &sharding.dims[dim];
             let Some((&major, minor)) = factors.split_first() else { continue };
-            if entry.axes.is_empty() {
+            // Along windows, each tensor is split by its own extent.
+            if entry.axes.is_empty() || matches!(rule.factors[major].kind, FactorKind::Window(_)) {
                 continue;
             }
             let below: usize = minor.iter().map(|&f| rule.factors[f].size).product();
@@ -304,9 +305,10 @@ pub fn price_s(
     assignment: &Assignment,
     fetch_s: &mut dyn FnMut(usize, &Sharding) -> f64,
 ) -> f64 {
-    let Situation { graph, node, mesh, cluster, .. } = situation;
+    let Situation { graph, node, rule, mesh, cluster, .. } = situation;
     let ways: usize = assignment.factors.iter().flatten().map(|a| a.size).product();
     let mut seconds = op_s(&cluster.device, graph, node, ways.max(1));
+    seconds += halo_s(cluster, mesh, graph, node, rule, &assignment.required);
     let operands = &node.operands;
     for (operand, required) in assignment.required.iter().enumerate() {
         let fetched = (0..operand)
@@ -319,6 +321,38 @@ pub fn price_s(
     {
         let ty = graph.ty(result);
         seconds += cluster.reshard_cost(mesh, &ty.shape, ty.dtype.size_bytes()).reshard_s(produced, wanted);
+    }
+    seconds
+}
+
+/// Seconds in which the ranks that share windows exchange halos, with the operands in these layouts.
+pub fn halo_s(
+    cluster: &Cluster,
+    mesh: &Mesh,
+    graph: &Graph,
+    node: &Node,
+    rule: &Rule,
+    required: &[Sharding],
+) -> f64 {
+    let mut seconds = 0.0;
+    for ((&value, dims), required) in node.operands.iter().zip(&rule.operands).zip(required) {
+        let ty = graph.ty(value);
+        for (dim, factors) in dims.iter().enumerate() {
+            let Some(FactorKind::Window(window)) = factors.first().map(|&f| rule.factors[f].kind) else {
+                continue;
+            };
+            let axes = &required.dims[dim].axes;
+            if axes.is_empty() || ty.shape[dim] != window.input {
+                continue;
+            }
+            // The other dimensions of the shard, times the elements of the halo along this one.
+            let mut across = required.clone();
+            across.dims[dim].axes.clear();
+            let elements =
+                across.largest_local_elements(mesh, &ty.shape) / ty.shape[dim].max(1) * window.halo();
+            let bytes = (elements * ty.dtype.size_bytes()) as f64;
+            seconds += cluster.collective_s(Collective::Permute, bytes, mesh, axes);
+        }
     }
     seconds
 }

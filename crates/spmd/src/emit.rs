@@ -18,7 +18,9 @@ use crate::units::Units;
 use context::NodeContext;
 use partita_base::{DType, Diagnostic, Result};
 use partita_cost::Cluster;
-use partita_ir::{Graph, GraphBuilder, NodeId, Op, Operation, Phase, Role, Rule, TensorType, ValueId};
+use partita_ir::{
+    Graph, GraphBuilder, HaloPiece, NodeId, Op, Operation, Phase, Role, Rule, TensorType, ValueId,
+};
 use partita_mesh::{AxisList, Mesh, Sharding};
 use shards::{ShardTable, Shards};
 use std::collections::{BTreeMap, BTreeSet};
@@ -113,6 +115,8 @@ pub struct Emitter<'a> {
     builders: Vec<GraphBuilder>,
     /// For each class, values looked up by rank: the scalar for each type and table id.
     tables: Vec<BTreeMap<(DType, usize), ValueId>>,
+    /// For each class, what ops received of halos.
+    halos: Vec<BTreeMap<HaloPiece, ValueId>>,
     held: Vec<Vec<Held>>,
     /// For each value, the number of nodes of each span that read it.
     readers: Vec<BTreeMap<Span, usize>>,
@@ -172,6 +176,7 @@ impl<'a> Emitter<'a> {
             rules,
             units,
             tables: vec![BTreeMap::new(); classes.len()],
+            halos: vec![BTreeMap::new(); classes.len()],
             shards: Shards::new(mesh, &classes),
             classes,
             builders,
@@ -336,13 +341,22 @@ impl<'a> Emitter<'a> {
                 rule,
                 shards: &self.shards,
                 assignment: &assignment,
-                rank: self.classes[class][0],
+                members: &self.classes[class],
+                parts: None,
                 builder: &mut self.builders[class],
+                halos: &mut self.halos[class],
                 tables: &mut self.tables[class],
                 operands: operands.clone(),
                 local_results: local_types.iter().map(|types| types[class].clone()).collect(),
             };
-            let local = node.op.localise(&mut context)?;
+            let local = node.op.localise(&mut context);
+            if let Some(parts) = context.parts.take() {
+                let mut classes = self.classes.clone();
+                classes.splice(class..=class, parts);
+                classes.sort();
+                return Err(Stop::Refine(classes));
+            }
+            let local = local?;
             if class > 0 && local != results {
                 return Err(Stop::Error(
                     Diagnostic::new("E219", "the ranks' programs differ in structure")

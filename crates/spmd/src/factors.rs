@@ -71,5 +71,8 @@ pub fn dim_sharding(
 
 /// Whether axes may be put on a factor at all.
 pub fn may_split(rule: &Rule, factor: FactorId) -> bool {
-    matches!(rule.factors[factor].kind, FactorKind::Pass | FactorKind::Reduce(_) | FactorKind::Exchange)
+    matches!(
+        rule.factors[factor].kind,
+        FactorKind::Pass | FactorKind::Reduce(_) | FactorKind::Exchange | FactorKind::Window(_)
+    )
 }

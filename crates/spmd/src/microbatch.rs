@@ -240,7 +240,7 @@ impl Analysis {
             })?;
             match rule.factors[own].kind {
                 FactorKind::Pass | FactorKind::Reduce(_) => {}
-                FactorKind::Exchange | FactorKind::Shift | FactorKind::Whole => {
+                FactorKind::Exchange | FactorKind::Window(_) | FactorKind::Shift | FactorKind::Whole => {
                     return Err(blocked(format!("it needs dimension {dim} of operand {position} in full")));
                 }
             }

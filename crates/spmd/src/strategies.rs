@@ -1,7 +1,7 @@
 //! The strategies of one op: the ways in which the axes of a mesh may shard it.
 
 use crate::factors::{dim_sharding, may_split};
-use partita_ir::{FactorId, FactorKind, Node, Rule, ValueId};
+use partita_ir::{FactorId, Node, Rule, ValueId};
 use partita_mesh::{AxisList, AxisRef, Combiner, Mesh};
 
 /// How an op uses one axis.
@@ -137,10 +137,7 @@ fn is_expressible(rule: &Rule, strategy: &Strategy) -> bool {
     };
     let has_layout = |factors: &Vec<FactorId>| dim_sharding(rule, factors, &strategy.factors, 1, 0).is_some();
     let reduced = strategy.factors.iter().zip(&rule.factors).filter(|(list, _)| !list.is_empty());
-    let reduced = reduced.filter_map(|(_, factor)| match factor.kind {
-        FactorKind::Reduce(combiner) => Some(combiner),
-        FactorKind::Pass | FactorKind::Exchange | FactorKind::Shift | FactorKind::Whole => None,
-    });
+    let reduced = reduced.filter_map(|(_, factor)| factor.kind.combiner());
     let combiners: Vec<Combiner> = reduced.chain(strategy.through.iter().map(|t| t.combiner)).collect();
     strategy.factors.iter().zip(&rule.factors).all(fits)
         && rule.operands.iter().chain(&rule.results).flatten().all(has_layout)
@@ -152,7 +149,7 @@ mod tests {
     use super::*;
     use partita_base::DType;
     use partita_ir::ops::DotGeneral;
-    use partita_ir::{Graph, GraphBuilder, Operation, Role, TensorType};
+    use partita_ir::{FactorKind, Graph, GraphBuilder, Operation, Role, TensorType};
 
     /// `[8, 4] x [4, 6]`.
     fn matmul() -> (Graph, Rule) {

@@ -96,6 +96,9 @@ impl Merger<'_> {
         if node.op.is_collective() && node.op.regions().is_empty() {
             return Ok(vec![self.collective(b, index, operands[0])?]);
         }
+        if classes.iter().any(|class| padding_of(&class.nodes[index].op) != padding_of(&node.op)) {
+            return Err(self.refused(node, "windows with other padding on some ranks"));
+        }
         let regions = node.op.regions();
         if classes.iter().any(|class| class.nodes[index].op.regions() != regions) {
             return Err(self.refused(node, "a loop or branch whose body differs between ranks"));
@@ -148,7 +151,7 @@ impl Merger<'_> {
         match rule.factors[major].kind {
             FactorKind::Pass => Ok(None),
             FactorKind::Reduce(combiner) => Ok(Some(combiner)),
-            FactorKind::Exchange | FactorKind::Shift | FactorKind::Whole => {
+            FactorKind::Exchange | FactorKind::Window(_) | FactorKind::Shift | FactorKind::Whole => {
                 Err(self.refused(node, &format!("dimension {dim} of {}", self.whole.ty(value))))
             }
         }
@@ -280,6 +283,9 @@ impl Merger<'_> {
     fn collective(&mut self, b: &mut GraphBuilder, index: usize, operand: ValueId) -> Result<ValueId> {
         let node = &self.whole.nodes[index];
         let result = self.whole.ty(node.results[0]).clone();
+        if matches!(node.op, Op::CollectivePermute(_)) && result.shape != b.shape(operand) {
+            return Err(self.refused(node, "parts that differ between ranks"));
+        }
         let own: Vec<&Op> = self.of_rank.iter().map(|&class| &self.classes[class].nodes[index].op).collect();
         if own.iter().all(|op| **op == node.op) && is_in_equal_parts(&node.op) {
             return Ok(b.push_typed(node.op.clone(), &[operand], vec![result])[0]);
@@ -388,6 +394,17 @@ impl Merger<'_> {
         slice_sizes[dim] = 1;
         b.push1(Gather { dims, slice_sizes, indices_are_sorted: false }, &[value, indices])
     }
+}
+
+/// The padding of an op with windows.
+fn padding_of(op: &Op) -> Vec<(i64, i64)> {
+    if let Op::Convolution(op) = op {
+        return op.windows.iter().map(|window| window.padding).collect();
+    }
+    if let Op::ReduceWindow(op) = op {
+        return op.padding.clone();
+    }
+    if let Op::SelectAndScatter(op) = op { op.padding.clone() } else { Vec::new() }
 }
 
 /// Whether the members of a collective send and receive parts of one size.

@@ -7,7 +7,7 @@
 //! ops compute. An axis over which a tensor is merely stored in shards (`fsdp`, `zero1`, `zero2`)
 //! splits by single elements, see [`Layouts::by_element`](crate::propagate::Layouts::by_element).
 
-use partita_ir::{Graph, Operation, Rule, ValueId};
+use partita_ir::{FactorKind, Graph, Operation, Rule, ValueId};
 
 /// The unit of each dimension of each value.
 pub struct Units {
@@ -55,6 +55,8 @@ impl Units {
 
 fn visit(graph: &Graph, rule: &Rule, id: partita_ir::NodeId, of: &mut [Vec<usize>]) -> bool {
     let node = graph.node(id);
+    // Along windows, tensors have extents of their own, and units of their own.
+    let moves = |factor: usize| matches!(rule.factors[factor].kind, FactorKind::Window(_));
     let tensors: Vec<(ValueId, &Vec<Vec<usize>>)> = node
         .operands
         .iter()
@@ -65,7 +67,7 @@ fn visit(graph: &Graph, rule: &Rule, id: partita_ir::NodeId, of: &mut [Vec<usize
     let mut unit_of_factor = vec![1usize; rule.factors.len()];
     for (value, dims) in &tensors {
         for (dim, factors) in dims.iter().enumerate() {
-            if let Some((&major, minor)) = factors.split_first() {
+            if let Some((&major, minor)) = factors.split_first().filter(|(major, _)| !moves(**major)) {
                 let below: usize = minor.iter().map(|&f| rule.factors[f].size).product();
                 let unit = lcm(of[value.index()][dim], below.max(1));
                 unit_of_factor[major] = lcm(unit_of_factor[major], unit / below.max(1));
@@ -75,7 +77,7 @@ fn visit(graph: &Graph, rule: &Rule, id: partita_ir::NodeId, of: &mut [Vec<usize
     let mut changed = false;
     for (value, dims) in &tensors {
         for (dim, factors) in dims.iter().enumerate() {
-            if let Some((&major, minor)) = factors.split_first() {
+            if let Some((&major, minor)) = factors.split_first().filter(|(major, _)| !moves(**major)) {
                 let below: usize = minor.iter().map(|&f| rule.factors[f].size).product();
                 let unit = unit_of_factor[major] * below.max(1);
                 changed |= raise(&mut of[value.index()][dim], unit, graph.ty(*value).shape[dim]);

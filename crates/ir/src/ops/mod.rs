@@ -2,6 +2,7 @@
 //! gradient, reference evaluation, local rewriting, text form and tests.
 
 pub(crate) mod checks;
+mod halo;
 
 use crate::graph::{Graph, Node, ValueId};
 use crate::literal::Literal;

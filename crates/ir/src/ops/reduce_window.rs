@@ -3,11 +3,12 @@
 use super::checks::{one_per_dim, operand_count, same_dtype, shapes, sizes};
 use super::reduce::{Reducer, fold, refused};
 use super::{Direction, SelectAndScatter};
+use super::halo::{self, Part};
 use crate::builder::{GraphBuilder, identity};
 use crate::graph::{Graph, Node, Role, ValueId};
 use crate::literal::{Literal, indices};
-use crate::op::{Cost, GradientContext, LocalContext, Operation, localise_same};
-use crate::rule::{FactorKind, Rule};
+use crate::op::{Cost, GradientContext, LocalContext, Operation};
+use crate::rule::{FactorKind, Rule, Window};
 use crate::traits::{ConstantOp, Traits};
 use crate::types::TensorType;
 use partita_base::{DType, Result};
@@ -63,6 +64,18 @@ impl ReduceWindow {
             && self.strides[dim] == 1
             && self.base_dilation[dim] == 1
             && self.padding[dim] == (0, 0)
+    }
+
+    /// How windows move along a dimension of this size.
+    fn moving(&self, dim: usize, size: usize) -> Window {
+        Window {
+            input: size,
+            stride: self.strides[dim],
+            low: self.padding[dim].0,
+            reach: (self.window[dim] - 1).saturating_mul(self.window_dilation[dim]),
+            input_dilation: self.base_dilation[dim],
+            combiner: None,
+        }
     }
 
     /// Whether windows begin or end at each element and reach to an end of one dimension, so that the results along
@@ -175,9 +188,16 @@ impl Operation for ReduceWindow {
                 let factor = rule.factor(size, FactorKind::Pass);
                 input.push(vec![factor]);
                 result.push(vec![factor]);
+                continue;
+            }
+            let (moving, windows) = (self.moving(dim, size), results[0].shape[dim]);
+            if moving.is_local() {
+                let factor = rule.factor(windows, FactorKind::Window(moving));
+                input.push(vec![factor]);
+                result.push(vec![factor]);
             } else {
                 input.push(vec![rule.factor(size, FactorKind::Shift)]);
-                result.push(vec![rule.factor(results[0].shape[dim], FactorKind::Whole)]);
+                result.push(vec![rule.factor(windows, FactorKind::Whole)]);
             }
         }
         rule.operands = vec![input; results.len()];
@@ -275,9 +295,31 @@ impl Operation for ReduceWindow {
         Traits::Opaque
     }
 
+    /// Along a sharded dimension, the inputs are what the windows of the shard see; elements beyond the ends are the initial
+    /// value, as padding is.
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        let results = context.operands().len() / 2;
-        localise_same(self.clone(), context, results)
+        let mut operands = context.operands().to_vec();
+        let results = operands.len() / 2;
+        let (input, result) = (context.global_operand(0).clone(), context.global_result(0).clone());
+        let mut types = vec![&input; results];
+        types.extend(vec![&result; results]);
+        let rule = self.rule(&types, &vec![&result; results]);
+        let mut op = self.clone();
+        for dim in 0..input.rank() {
+            let factor = rule.operands[0][dim][0];
+            let FactorKind::Window(window) = rule.factors[factor].kind else { continue };
+            if !context.is_sharded(factor) {
+                continue;
+            }
+            let steps = context.result_extents(0, dim);
+            for number in 0..results {
+                let (part, fill) = (Part { operand: number, dim, value: operands[number] }, operands[results + number]);
+                let seen = halo::seen(context, factor, &window, part, &steps, Some(fill))?;
+                (operands[number], op.padding[dim]) = (seen.value, seen.padding);
+            }
+        }
+        let types = (0..results).map(|result| context.local_result(result)).collect();
+        Ok(context.builder().push_typed(op, &operands, types))
     }
 
     fn regions(&self) -> Vec<&Graph> {

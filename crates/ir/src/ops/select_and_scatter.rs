@@ -1,19 +1,21 @@
 //! Scattering into the chosen element of each window: the gradient of pooling.
 
-use super::ParseOp;
+use super::halo::{self, Part};
+use super::{DynamicSlice, ParseOp};
 use super::checks::{one_per_dim, operand_count, same_dtype, shapes, sizes};
 use super::reduce::{Reducer, element, refused, region_signature};
 use super::reduce_window::{dilated, print_padding};
 use crate::graph::{Graph, Node, ValueId};
 use crate::interpret;
 use crate::literal::{Literal, indices};
-use crate::op::{Cost, GradientContext, LocalContext, Op, Operation, TextForm, localise_same};
+use crate::op::{Cost, GradientContext, LocalContext, Op, Operation, TextForm};
 use crate::ops::Direction;
-use crate::rule::{FactorKind, Rule};
+use crate::rule::{FactorKind, Rule, Window};
 use crate::text::{OpParser, OpPrinter, print_array};
 use crate::traits::Traits;
 use crate::types::TensorType;
 use partita_base::{DType, Result};
+use partita_mesh::Combiner;
 
 /// In each window of the first operand one element is selected, and the element of the source that
 /// belongs to the window is combined into the result at its place. Operands: operand, source, initial
@@ -64,6 +66,34 @@ impl SelectAndScatter {
         (is_plain && node.operands == [*a, *b] && node.results == [*output]).then_some(compare.direction)
     }
 
+    /// How windows move along a dimension; `None` if its shards cannot be computed apart: the selection has no number that
+    /// is never selected, or windows leave elements out.
+    fn moving(&self, dim: usize, operand: &TensorType) -> Option<Window> {
+        let is_ordered = matches!(
+            self.relation(),
+            Some(Direction::Ge | Direction::Gt | Direction::Le | Direction::Lt)
+        );
+        let sums = matches!(self.scatter, Reducer::Combiner(Combiner::Sum));
+        let moving = Window {
+            input: operand.shape[dim],
+            stride: self.strides[dim],
+            low: self.padding[dim].0,
+            reach: self.window[dim] - 1,
+            input_dilation: 1,
+            combiner: None,
+        };
+        let fits = is_ordered && sums && operand.dtype.is_float() && self.strides[dim] <= self.window[dim];
+        (fits && moving.is_local()).then_some(moving)
+    }
+
+    /// The number that no other is selected against: the least for maxima, the greatest for minima.
+    fn worst(&self) -> f64 {
+        match self.relation() {
+            Some(Direction::Le | Direction::Lt) => f64::INFINITY,
+            _ => f64::NEG_INFINITY,
+        }
+    }
+
     /// Whether the element at `kept` stays selected against the one at `other`.
     fn keeps(&self, x: &Literal, kept: usize, other: usize) -> Result<bool> {
         let arguments = [element(x, kept), element(x, other)];
@@ -96,6 +126,22 @@ impl SelectAndScatter {
         }
         Ok(selected)
     }
+}
+
+/// For each rank, the windows that touch its elements, as if there were windows beyond both ends.
+fn touching(window: &Window, extents: &[usize]) -> Vec<(i64, i64)> {
+    let (apart, reach) = (window.stride as i64, window.reach as i64);
+    let mut start = 0;
+    let mut found = Vec::with_capacity(extents.len());
+    for &extent in extents {
+        let (first, last) = (start + window.low, start + extent as i64 - 1 + window.low);
+        found.push(match extent {
+            0 => (0, 0),
+            _ => (-(reach - first).div_euclid(apart), last.div_euclid(apart) + 1),
+        });
+        start += extent as i64;
+    }
+    found
 }
 
 impl Operation for SelectAndScatter {
@@ -149,10 +195,21 @@ impl Operation for SelectAndScatter {
                 for dims in [&mut whole, &mut source, &mut result] {
                     dims.push(vec![factor]);
                 }
-            } else {
-                whole.push(vec![rule.factor(size, FactorKind::Shift)]);
-                source.push(vec![rule.factor(operands[1].shape[dim], FactorKind::Whole)]);
-                result.push(vec![rule.factor(size, FactorKind::Whole)]);
+                continue;
+            }
+            let windows = operands[1].shape[dim];
+            match self.moving(dim, operands[0]) {
+                Some(moving) => {
+                    let factor = rule.factor(windows, FactorKind::Window(moving));
+                    for dims in [&mut whole, &mut source, &mut result] {
+                        dims.push(vec![factor]);
+                    }
+                }
+                None => {
+                    whole.push(vec![rule.factor(size, FactorKind::Shift)]);
+                    source.push(vec![rule.factor(windows, FactorKind::Whole)]);
+                    result.push(vec![rule.factor(size, FactorKind::Whole)]);
+                }
             }
         }
         rule.operands = vec![whole, source, Vec::new()];
@@ -186,8 +243,49 @@ impl Operation for SelectAndScatter {
         Traits::Opaque
     }
 
+    /// Along a sharded dimension a rank computes all windows that touch its elements, those at its borders as its
+    /// neighbours do too, and keeps what falls on its own. Beyond the ends, no element is selected, and the source is zero.
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        localise_same(self.clone(), context, 1)
+        let mut operands = context.operands().to_vec();
+        let types = [0, 1, 2].map(|operand| context.global_operand(operand).clone());
+        let rule = self.rule(&[&types[0], &types[1], &types[2]], &[&types[0]]);
+        let mut op = self.clone();
+        let mut own = Vec::new();
+        for dim in 0..types[0].rank() {
+            let factor = rule.operands[0][dim][0];
+            let FactorKind::Window(window) = rule.factors[factor].kind else { continue };
+            let Some(peers) = context.operand_peers(factor, 0, dim) else { continue };
+            let windows = touching(&window, &peers.extents);
+            let seen = |&(first, end): &(i64, i64)| match first < end {
+                true => window.positions_between(first, end),
+                false => (0, 0),
+            };
+            let elements: Vec<(i64, i64)> = windows.iter().map(seen).collect();
+            let builder = context.builder();
+            let dtype = builder.ty(operands[0]).dtype;
+            let (worst, zero) = (builder.scalar(dtype, self.worst()), builder.scalar(dtype, 0.0));
+            for (number, spans, fill) in [(0, &elements, worst), (1, &windows, zero)] {
+                let part = Part { operand: number, dim, value: operands[number] };
+                operands[number] = halo::fetch(context, factor, part, spans, Some(fill))?;
+            }
+            op.padding[dim] = (0, 0);
+            let starts = peers.extents.iter().scan(0, |next, &extent| Some(std::mem::replace(next, *next + extent)));
+            let within = starts.zip(&elements).zip(&peers.extents).map(|((start, seen), &extent)| match extent {
+                0 => 0,
+                _ => start as i64 - seen.0,
+            });
+            own.push((dim, context.by_position(factor, &within.collect::<Vec<i64>>())?));
+        }
+        let result = context.local_result(0);
+        if own.is_empty() {
+            return Ok(context.builder().push_typed(op, &operands, vec![result]));
+        }
+        let builder = context.builder();
+        let scattered = builder.push1(op, &operands)?;
+        let zero = builder.scalar(DType::I64, 0.0);
+        let mut cut = vec![scattered];
+        cut.extend((0..types[0].rank()).map(|dim| own.iter().find(|(of, _)| *of == dim).map_or(zero, |&(_, start)| start)));
+        Ok(vec![builder.push1(DynamicSlice { sizes: result.shape }, &cut)?])
     }
 
     fn regions(&self) -> Vec<&Graph> {
@@ -242,7 +340,6 @@ mod tests {
     use crate::graph::Role;
     use crate::ops::{Compare, ReduceWindow};
     use crate::testing::{apply, assert_close, check_rule, gradients, random, refusal};
-    use partita_mesh::Combiner;
 
     fn larger(dtype: DType) -> Box<Graph> {
         let mut b = GraphBuilder::new("select");

@@ -6,6 +6,10 @@ mod experts;
 mod gpt;
 mod llama;
 mod mlp;
+mod resnet;
+mod t5;
+mod unet;
+mod vit;
 
 pub use bert::BertConfig;
 pub use deepseek::DeepseekConfig;
@@ -13,6 +17,10 @@ pub use experts::ExpertsConfig;
 pub use gpt::GptConfig;
 pub use llama::LlamaConfig;
 pub use mlp::MlpConfig;
+pub use resnet::WideResNetConfig;
+pub use t5::T5Config;
+pub use unet::UnetConfig;
+pub use vit::VitConfig;
 
 use crate::context::Context;
 use crate::losses;
@@ -34,10 +42,19 @@ pub enum ModelConfig {
     Bert(BertConfig),
     /// A DeepSeek-V3 style decoder.
     Deepseek(DeepseekConfig),
+    /// A wide residual network.
+    WideResNet(WideResNetConfig),
+    /// A vision transformer.
+    Vit(VitConfig),
+    /// A U-Net.
+    Unet(UnetConfig),
+    /// A T5 style encoder and decoder.
+    T5(T5Config),
 }
 
 impl ModelConfig {
-    /// `mlp`, `gpt`, `llama`, `bert` or `deepseek`; `moe-gpt` and `mixtral` for the decoders with experts.
+    /// `mlp`, `gpt`, `llama`, `bert`, `deepseek`, `wide-resnet`, `vit`, `unet` or `t5`; `moe-gpt` and
+    /// `mixtral` for the decoders with experts.
     pub fn name(&self) -> &'static str {
         match self {
             ModelConfig::Mlp(_) => "mlp",
@@ -47,6 +64,10 @@ impl ModelConfig {
             ModelConfig::Llama(_) => "llama",
             ModelConfig::Bert(_) => "bert",
             ModelConfig::Deepseek(_) => "deepseek",
+            ModelConfig::WideResNet(_) => "wide-resnet",
+            ModelConfig::Vit(_) => "vit",
+            ModelConfig::Unet(_) => "unet",
+            ModelConfig::T5(_) => "t5",
         }
     }
 
@@ -59,6 +80,10 @@ impl ModelConfig {
             "bert" => Some(ModelConfig::Bert(BertConfig::default())),
             "moe-gpt" => Some(ModelConfig::Gpt(GptConfig::with_experts())),
             "deepseek" => Some(ModelConfig::Deepseek(DeepseekConfig::default())),
+            "wide-resnet" => Some(ModelConfig::WideResNet(WideResNetConfig::default())),
+            "vit" => Some(ModelConfig::Vit(VitConfig::default())),
+            "unet" => Some(ModelConfig::Unet(UnetConfig::default())),
+            "t5" => Some(ModelConfig::T5(T5Config::default())),
             "mixtral" => Some(ModelConfig::Llama(LlamaConfig::mixtral())),
             _ => None,
         }
@@ -72,6 +97,10 @@ impl ModelConfig {
             ModelConfig::Llama(config) => config.validate(),
             ModelConfig::Bert(config) => config.validate(),
             ModelConfig::Deepseek(config) => config.validate(),
+            ModelConfig::WideResNet(config) => config.validate(),
+            ModelConfig::Vit(config) => config.validate(),
+            ModelConfig::Unet(config) => config.validate(),
+            ModelConfig::T5(config) => config.validate(),
         }
     }
 
@@ -92,6 +121,10 @@ impl ModelConfig {
             ModelConfig::Llama(config) => config.forward(&mut cx, batch)?,
             ModelConfig::Bert(config) => config.forward(&mut cx, batch)?,
             ModelConfig::Deepseek(config) => config.forward(&mut cx, batch)?,
+            ModelConfig::WideResNet(config) => config.forward(&mut cx, batch)?,
+            ModelConfig::Vit(config) => config.forward(&mut cx, batch)?,
+            ModelConfig::Unet(config) => config.forward(&mut cx, batch)?,
+            ModelConfig::T5(config) => config.forward(&mut cx, batch)?,
         };
         cx.finish(outputs)
     }
@@ -124,6 +157,14 @@ fn rate(key: &str, value: f64) -> Result<()> {
 fn token_inputs(cx: &mut Context, batch: usize, sequence: usize) -> (ValueId, ValueId) {
     let shape = [batch, sequence];
     (cx.input("tokens", DType::I32, &shape), cx.input("labels", DType::I32, &shape))
+}
+
+/// The inputs of models that classify images: `inputs` `[batch, height, width, channels]` in the type of the model, and
+/// `labels`, i32 `[batch]`.
+fn image_inputs(cx: &mut Context, batch: usize, image: [usize; 3]) -> (ValueId, ValueId) {
+    let dtype = cx.dtype();
+    let images = cx.input("inputs", dtype, &[&[batch], &image[..]].concat());
+    (images, cx.input("labels", DType::I32, &[batch]))
 }
 
 /// `loss` from logits and labels, and the `logits`.

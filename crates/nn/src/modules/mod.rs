@@ -3,12 +3,14 @@
 
 mod attention;
 mod basic;
+mod conv;
 mod latent_attention;
 mod mlp;
 mod moe;
 
 pub use attention::MultiheadAttention;
 pub use basic::{Activation, Dropout, Embedding, GELU, LayerNorm, Linear, RMSNorm, ReLU, SiLU, Tanh};
+pub use conv::{BatchNorm2d, Conv2d, ConvTranspose2d, GroupNorm, MaxPool2d};
 pub use latent_attention::LatentAttention;
 pub use mlp::{Mlp, SwiGlu};
 pub use moe::{MixtureOfExperts, Scores};

@@ -7,3 +7,4 @@ mod modules;
 mod moe;
 mod optim;
 mod optimizers;
+mod zoo;

@@ -8,6 +8,10 @@ pub const BUNDLED: &[(&str, &str)] = &[
     ("gpt", include_str!("../../configs/gpt.toml")),
     ("llama", include_str!("../../configs/llama.toml")),
     ("bert", include_str!("../../configs/bert.toml")),
+    ("wide-resnet", include_str!("../../configs/wide-resnet.toml")),
+    ("vit", include_str!("../../configs/vit.toml")),
+    ("unet", include_str!("../../configs/unet.toml")),
+    ("t5", include_str!("../../configs/t5.toml")),
 ];
 
 /// The text of a bundled config.

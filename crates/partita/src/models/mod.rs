@@ -10,9 +10,11 @@ mod deepseek;
 mod experts;
 mod file;
 mod gpt;
+mod images;
 mod llama;
 mod mlp;
 pub mod named;
+mod t5;
 
 use crate::keys::Section;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
@@ -180,7 +182,7 @@ impl fmt::Debug for ModelKinds {
 }
 
 impl ModelKinds {
-    /// `mlp`, `gpt`, `llama`, `bert`, `moe-gpt`, `mixtral`, `deepseek` and `file`.
+    /// `mlp`, `gpt`, `llama`, `bert`, `moe-gpt`, `mixtral`, `deepseek`, `wide-resnet`, `vit`, `unet`, `t5` and `file`.
     pub fn bundled() -> ModelKinds {
         ModelKinds::default()
             .with(mlp::Mlp)
@@ -190,6 +192,10 @@ impl ModelKinds {
             .with(experts::MoeGpt)
             .with(experts::Mixtral)
             .with(deepseek::Deepseek)
+            .with(images::WideResNet)
+            .with(images::Vit)
+            .with(images::Unet)
+            .with(t5::T5)
             .with(file::File)
     }
 

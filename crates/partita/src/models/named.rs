@@ -4,7 +4,8 @@
 //! Sizes are those of the papers and model cards: GPT-2 (Radford et al. 2019), GPT-3 (Brown et al. 2020, table 2.1) with
 //! the vocabulary of Megatron-LM, Megatron-LM's weak scaling (Narayanan et al. 2021, table 1), Alpa's GPT (Zheng et al.
 //! 2022, table 5) and its GShard models, MPT (llm-foundry's configs), Llama (Touvron et al. 2023, Dubey et al. 2024), BERT
-//! (Devlin et al. 2019), Mixtral (Jiang et al. 2024), DeepSeek-V3 (DeepSeek-AI 2024).
+//! (Devlin et al. 2019), Mixtral (Jiang et al. 2024), DeepSeek-V3 (DeepSeek-AI 2024), Alpa's
+//! Wide-ResNets, ViT (Dosovitskiy et al. 2020), T5 (Raffel et al. 2020).
 
 use partita_base::{Diagnostic, Result};
 use std::path::Path;
@@ -68,6 +69,21 @@ const MOE_GPT: &[(&str, [i64; 4])] = &[
     ("gshard-moe-10b", [16, 1536, 16, 32]),
 ];
 
+/// Wide-ResNets of Alpa: name, features, width, blocks of the third stage.
+const WIDE_RESNET: &[(&str, [i64; 3])] = &[
+    ("wide-resnet-250m", [160, 2, 6]),
+    ("wide-resnet-500m", [224, 2, 6]),
+    ("wide-resnet-1b", [320, 2, 6]),
+    ("wide-resnet-2b", [448, 2, 6]),
+    ("wide-resnet-4b", [640, 2, 6]),
+    ("wide-resnet-6.8b", [320, 16, 6]),
+    ("wide-resnet-13b", [320, 16, 23]),
+];
+
+/// Vision transformers: name, layers, features, heads, extent of a patch.
+const VIT: &[(&str, [i64; 4])] =
+    &[("vit-b-16", [12, 768, 12, 16]), ("vit-l-16", [24, 1024, 16, 16]), ("vit-h-14", [32, 1280, 16, 14])];
+
 /// Models of which there is one size: name and section.
 const SINGLE: &[(&str, &str)] = &[
     (
@@ -81,6 +97,22 @@ const SINGLE: &[(&str, &str)] = &[
          latent_rank = 512\nplain_features = 128\nrotary_features = 64\nvalue_features = 128\nhidden = 18432\n\
          expert_hidden = 2048\nexperts = 256\ntop_k = 8\nshared = 1\nsequence = 4096\nvocab = 129280",
     ),
+    (
+        "t5-small",
+        "kind = 't5'\nlayers = 6\ndim = 512\nheads = 8\nhead_features = 64\nhidden = 2048\nsequence = 512\nvocab = 32128",
+    ),
+    (
+        "t5-base",
+        "kind = 't5'\nlayers = 12\ndim = 768\nheads = 12\nhead_features = 64\nhidden = 3072\nsequence = 512\nvocab = 32128",
+    ),
+    (
+        "t5-3b",
+        "kind = 't5'\nlayers = 24\ndim = 1024\nheads = 32\nhead_features = 128\nhidden = 16384\nsequence = 512\nvocab = 32128",
+    ),
+    (
+        "t5-11b",
+        "kind = 't5'\nlayers = 24\ndim = 1024\nheads = 128\nhead_features = 128\nhidden = 65536\nsequence = 512\nvocab = 32128",
+    ),
 ];
 
 /// The names, in the order of the tables.
@@ -89,6 +121,8 @@ pub fn names() -> Vec<&'static str> {
     gpt.chain(LLAMA.iter().map(|(name, _)| *name))
         .chain(BERT.iter().map(|(name, _)| *name))
         .chain(MOE_GPT.iter().map(|(name, _)| *name))
+        .chain(WIDE_RESNET.iter().map(|(name, _)| *name))
+        .chain(VIT.iter().map(|(name, _)| *name))
         .chain(SINGLE.iter().map(|(name, _)| *name))
         .collect()
 }
@@ -113,6 +147,21 @@ pub fn named(name: &str) -> Option<Table> {
     if let Some((_, sizes)) = MOE_GPT.iter().find(|(known, _)| is(known)) {
         let mut table = of("moe-gpt", &["layers", "dim", "heads", "experts"], sizes);
         for (key, value) in [("sequence", 1024), ("vocab", 32000), ("mlp_ratio", 8)] {
+            table.insert(key.to_string(), Value::Integer(value));
+        }
+        return Some(table);
+    }
+    if let Some((_, [dim, width, blocks])) = WIDE_RESNET.iter().find(|(known, _)| is(known)) {
+        let mut table = of("wide-resnet", &["dim", "width"], &[*dim, *width]);
+        table.insert("blocks".to_string(), Value::from(vec![3, 4, *blocks, 3]));
+        for (key, value) in [("image", 224), ("classes", 1024), ("stem", 7)] {
+            table.insert(key.to_string(), Value::Integer(value));
+        }
+        return Some(table);
+    }
+    if let Some((_, sizes)) = VIT.iter().find(|(known, _)| is(known)) {
+        let mut table = of("vit", &["layers", "dim", "heads", "patch"], sizes);
+        for (key, value) in [("image", 224), ("classes", 1000)] {
             table.insert(key.to_string(), Value::Integer(value));
         }
         return Some(table);

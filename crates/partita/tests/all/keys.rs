@@ -21,7 +21,9 @@ fn table(model: &str, optimizer: &str) -> Table {
 fn writing_a_default_out_changes_nothing() {
     let keys = Config::keys(&ModelKinds::bundled());
     let mut written = 0;
-    for model in ["mlp", "gpt", "llama", "bert", "moe-gpt", "mixtral", "deepseek"] {
+    for model in
+        ["mlp", "gpt", "llama", "bert", "moe-gpt", "mixtral", "deepseek", "wide-resnet", "vit", "unet", "t5"]
+    {
         for optimizer in Optimizer::NAMES {
             let plain = table(model, optimizer);
             for key in &keys {
@@ -68,7 +70,19 @@ fn keys_of_a_kind_belong_to_it_alone() {
     for key in keys.iter().filter(|key| key.section == "model" && key.name != "kind") {
         let default = format!("v = {}", key.default).parse::<Table>().ok().and_then(|mut t| t.remove("v"));
         let Some(default) = default else { continue };
-        for model in ["mlp", "gpt", "llama", "bert", "moe-gpt", "mixtral", "deepseek"] {
+        for model in [
+            "mlp",
+            "gpt",
+            "llama",
+            "bert",
+            "moe-gpt",
+            "mixtral",
+            "deepseek",
+            "wide-resnet",
+            "vit",
+            "unet",
+            "t5",
+        ] {
             let mut changed = table(model, "adamw");
             changed["model"].as_table_mut().unwrap().insert(key.name.clone(), default.clone());
             let others = keys.iter().filter(|other| other.section == "model" && other.name == key.name);

@@ -9,6 +9,7 @@ mod experts;
 mod files;
 mod fuzz;
 mod head;
+mod images;
 mod imports;
 mod infer;
 mod keys;

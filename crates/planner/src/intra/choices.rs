@@ -4,7 +4,7 @@ use super::prices::Priced;
 use partita_ir::{Annotation, FactorKind, Graph, Node, Op, Phase, Rule, ValueId};
 use partita_mesh::{AxisRef, Sharding};
 use partita_spmd::assign::{Situation, layouts_of};
-use partita_spmd::factors::axes_of_factors;
+use partita_spmd::factors::{axes_of_factors, may_split};
 use partita_spmd::units::Units;
 use partita_spmd::{Layouts, Strategy, strategies};
 
@@ -79,7 +79,8 @@ impl Context<'_> {
                 let Some(layouts) = layouts_of(&situation, strategy) else { continue };
                 let ways = strategy.ways().max(1);
                 let own = self.priced.op(self.graph, node, &layouts.required, &layouts.produced, ways);
-                let own = own * self.repeats_of(node);
+                let halos = self.priced.halos(self.graph, node, rule, &layouts.required);
+                let own = (own + halos) * self.repeats_of(node);
                 for (kept, cost) in self.kept(node, &layouts.produced) {
                     let (required, produced) = (layouts.required.clone(), layouts.produced.clone());
                     let choice = Choice { required, produced, kept, cost: own + cost, ways };
@@ -129,9 +130,7 @@ impl Context<'_> {
                     for (factor, list) in
                         axes_of_factors(rule, factors, &self.base.sharding(value).dims[dim].axes)
                     {
-                        if list.contains(axis)
-                            && matches!(rule.factors[factor].kind, FactorKind::Pass | FactorKind::Reduce(_))
-                        {
+                        if list.contains(axis) && may_split(rule, factor) {
                             seen = true;
                             followed |= strategy.factors[factor].contains(axis);
                         }

@@ -1,8 +1,9 @@
 //! What the work and the communication of a choice cost: by a cluster, or by the formula of Alpa.
 
 use partita_cost::{Cluster, Work};
-use partita_ir::{Graph, Node, Op, Operation, TensorType, ValueId};
+use partita_ir::{FactorKind, Graph, Node, Op, Operation, Rule, TensorType, ValueId};
 use partita_mesh::{AxisRef, LinkCost, Mesh, ReshardStep, Sharding, Step, reshard};
+use partita_spmd::assign::halo_s;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -144,6 +145,23 @@ impl<'a> Priced<'a> {
         let cost = node.op.cost(&operands.iter().collect::<Vec<_>>(), &results.iter().collect::<Vec<_>>());
         let share = if matches!(node.op, Op::Composite(_)) { ways.max(1) as f64 } else { 1.0 };
         cluster.device.op_s(&Work { flops: cost.flops / share, bytes: cost.bytes, dtype: first.dtype })
+    }
+
+    /// The cost of the halos of an op with windows, with its operands in the layouts `required`. Alpa shards no dimension
+    /// along which windows move.
+    pub fn halos(&self, graph: &Graph, node: &Node, rule: &Rule, required: &[Sharding]) -> f64 {
+        let moves = |factors: &Vec<usize>| {
+            factors.first().is_some_and(|&f| matches!(rule.factors[f].kind, FactorKind::Window(_)))
+        };
+        let tensors = rule.operands.iter().zip(required);
+        let mut sharded = tensors.flat_map(|(dims, layout)| dims.iter().zip(&layout.dims));
+        if !sharded.any(|(factors, split)| moves(factors) && !split.axes.is_empty()) {
+            return 0.0;
+        }
+        match self.prices {
+            Prices::Cluster(cluster) => halo_s(cluster, self.mesh, graph, node, rule, required),
+            Prices::Alpa { .. } => f64::INFINITY,
+        }
     }
 
     /// The cheapest steps between two layouts of a tensor, with the cost of each.

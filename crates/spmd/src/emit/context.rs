@@ -3,8 +3,10 @@
 use super::shards::Shards;
 use super::steps::lookup;
 use crate::assign::Assignment;
-use partita_base::{DType, Result};
-use partita_ir::{FactorId, Graph, GraphBuilder, LocalContext, NodeId, Peers, Rule, TensorType, ValueId};
+use partita_base::{DType, Diagnostic, Result};
+use partita_ir::{
+    FactorId, Graph, GraphBuilder, HaloPiece, LocalContext, NodeId, Peers, Rule, TensorType, ValueId,
+};
 use partita_mesh::{AxisList, AxisRef, DimSharding, Sharding};
 use std::collections::BTreeMap;
 
@@ -15,8 +17,13 @@ pub(super) struct NodeContext<'a> {
     pub(super) rule: &'a Rule,
     pub(super) shards: &'a Shards<'a>,
     pub(super) assignment: &'a Assignment,
-    pub(super) rank: usize,
+    /// The members of this class.
+    pub(super) members: &'a [usize],
+    /// The parts of this class in which all members have one form of the op, if it has several.
+    pub(super) parts: Option<Vec<Vec<usize>>>,
     pub(super) builder: &'a mut GraphBuilder,
+    /// What earlier ops received of halos.
+    pub(super) halos: &'a mut BTreeMap<HaloPiece, ValueId>,
     pub(super) tables: &'a mut BTreeMap<(DType, usize), ValueId>,
     pub(super) operands: Vec<ValueId>,
     pub(super) local_results: Vec<TensorType>,
@@ -54,7 +61,7 @@ impl LocalContext for NodeContext<'_> {
         self.local_results[result].clone()
     }
     fn is_sharded(&self, factor: FactorId) -> bool {
-        debug_assert!(factor < self.rule.factors.len(), "rank {}", self.rank);
+        debug_assert!(factor < self.rule.factors.len(), "rank {}", self.members[0]);
         !self.assignment.factors[factor].is_empty()
     }
     fn operand_offset(&mut self, operand: usize, dim: usize) -> Result<ValueId> {
@@ -75,6 +82,37 @@ impl LocalContext for NodeContext<'_> {
     fn peers(&mut self, factor: FactorId) -> Option<Peers> {
         let (split, size) = self.split_of(factor)?;
         Some(Peers { groups: self.shards.groups(&split.axes), extents: split.extents(size) })
+    }
+    fn operand_peers(&mut self, factor: FactorId, operand: usize, dim: usize) -> Option<Peers> {
+        let split = self.assignment.required[operand].dims[dim].clone();
+        let size = self.global_operand(operand).shape[dim];
+        let is_sharded = self.is_sharded(factor) && !split.axes.is_empty();
+        is_sharded.then(|| Peers { groups: self.shards.groups(&split.axes), extents: split.extents(size) })
+    }
+    fn result_extents(&mut self, result: usize, dim: usize) -> Vec<usize> {
+        self.assignment.produced[result].dims[dim].extents(self.global_result(result).shape[dim])
+    }
+    fn own_entry(&mut self, factor: FactorId, entries: &[usize]) -> Result<usize> {
+        let axes = self.split_of(factor).map_or(AxisList::new(), |(split, _)| split.axes);
+        let entries: Vec<i64> = entries.iter().map(|&entry| entry as i64).collect();
+        let table = self.shards.at_position(&axes, &entries);
+        let mut parts: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
+        for &rank in self.members {
+            parts.entry(table.values[rank]).or_default().push(rank);
+        }
+        let own = table.values[self.members[0]] as usize;
+        if parts.len() > 1 {
+            self.parts = Some(parts.into_values().collect());
+            return Err(Diagnostic::new("E219", "the ranks of a class need different forms of an op")
+                .help("this is a bug in partita; please report it"));
+        }
+        Ok(own)
+    }
+    fn received(&mut self, piece: &HaloPiece) -> Option<ValueId> {
+        self.halos.get(piece).copied()
+    }
+    fn remember(&mut self, piece: HaloPiece, received: ValueId) {
+        self.halos.insert(piece, received);
     }
     fn by_position(&mut self, factor: FactorId, entries: &[i64]) -> Result<ValueId> {
         let axes = self.split_of(factor).map_or(AxisList::new(), |(split, _)| split.axes);

@@ -7,6 +7,7 @@ mod text;
 
 pub(crate) use text::PARSERS;
 
+use super::halo::{self, Part};
 use super::checks::{distinct_dims, element_type, one_per_dim, operand_count, shapes, sizes};
 use super::reduce_window::dilated;
 use super::{Reshape, Reverse, Transpose};
@@ -14,7 +15,7 @@ use crate::builder::GraphBuilder;
 use crate::graph::{Graph, Node, ValueId};
 use crate::literal::Literal;
 use crate::op::{Cost, GradientContext, LocalContext, Op, Operation};
-use crate::rule::{FactorKind, Rule};
+use crate::rule::{FactorKind, Rule, Window};
 use crate::traits::Traits;
 use crate::types::TensorType;
 use partita_base::{DType, Result};
@@ -84,6 +85,31 @@ impl ConvolutionWindow {
         let padded = self.padding.0 + dilated(input, self.input_dilation) as i64 + self.padding.1;
         let window = dilated(kernel, self.kernel_dilation) as i64;
         if padded < window { 0 } else { (padded - window) as usize / self.stride + 1 }
+    }
+
+    /// How the window moves: each shard has some of the windows, or, where the kernel has more entries than there are
+    /// windows, as in the gradient of a kernel, some of the entries of all windows, and the results are summed.
+    fn moving(&self, input: usize, kernel: usize, windows: usize) -> Window {
+        let low = self.padding.0;
+        let reach = |extent: usize, apart: usize| extent.saturating_sub(1).saturating_mul(apart);
+        if kernel > windows && !self.reversed {
+            return Window {
+                input,
+                stride: self.kernel_dilation,
+                low,
+                reach: reach(windows, self.stride),
+                input_dilation: self.input_dilation,
+                combiner: Some(Combiner::Sum),
+            };
+        }
+        Window {
+            input,
+            stride: self.stride,
+            low,
+            reach: reach(kernel, self.kernel_dilation),
+            input_dilation: self.input_dilation,
+            combiner: None,
+        }
     }
 
     /// Whether each window is the element at the same place.
@@ -178,7 +204,7 @@ impl Operation for Convolution {
 
     /// Batch and output features pass, input features are summed, and groups of features pass too. Groups
     /// of the batch do not: the extents of a rank without any would not say the batch of its result. Along
-    /// a spatial dimension a window sees its neighbours.
+    /// a spatial dimension windows move, see [`ConvolutionWindow::moving`].
     fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
         let (input, kernel, result) = (operands[0], operands[1], results[0]);
         let mut rule = Rule::default();
@@ -208,10 +234,24 @@ impl Operation for Convolution {
                 let pass = rule.factor(input.shape[i], FactorKind::Pass);
                 dims[0][i].push(pass);
                 dims[2][o].push(pass);
+                continue;
+            }
+            let (entries, windows) = (kernel.shape[k], result.shape[o]);
+            let moving = window.moving(input.shape[i], entries, windows);
+            if moving.is_local() {
+                // The tensor whose dimension is sharded with that of the input.
+                let (with, extent, other, whole) = match moving.combiner {
+                    None => ((2, o), windows, (1, k), entries),
+                    Some(_) => ((1, k), entries, (2, o), windows),
+                };
+                let steps = rule.factor(extent, FactorKind::Window(moving));
+                dims[0][i].push(steps);
+                dims[with.0][with.1].push(steps);
+                dims[other.0][other.1].push(rule.factor(whole, FactorKind::Whole));
             } else {
                 dims[0][i].push(rule.factor(input.shape[i], FactorKind::Shift));
-                dims[2][o].push(rule.factor(result.shape[o], FactorKind::Whole));
-                dims[1][k].push(rule.factor(kernel.shape[k], FactorKind::Whole));
+                dims[1][k].push(rule.factor(entries, FactorKind::Whole));
+                dims[2][o].push(rule.factor(windows, FactorKind::Whole));
             }
         }
         let [input, kernel, result] = dims;
@@ -266,12 +306,29 @@ impl Operation for Convolution {
         Traits::Opaque
     }
 
-    /// A shard of the feature groups has as many as its features say.
+    /// A shard of the feature groups has as many as its features say. Along a sharded spatial dimension, the input is what
+    /// the windows of the shard see.
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        let operands = context.operands().to_vec();
+        let mut operands = context.operands().to_vec();
         let result = context.local_result(0);
-        let builder = context.builder();
         let mut op = self.clone();
+        let types = [context.global_operand(0).clone(), context.global_operand(1).clone()];
+        let rule = self.rule(&[&types[0], &types[1]], &[&context.global_result(0).clone()]);
+        for number in 0..self.windows.len() {
+            let [i, k, o] = [&self.input, &self.kernel, &self.output].map(|side| side.spatial[number]);
+            let factor = rule.operands[0][i][0];
+            let FactorKind::Window(window) = rule.factors[factor].kind else { continue };
+            if context.is_sharded(factor) {
+                let steps = match window.combiner {
+                    None => context.result_extents(0, o),
+                    Some(_) => context.operand_peers(factor, 1, k).map_or(Vec::new(), |peers| peers.extents),
+                };
+                let part = Part { operand: 0, dim: i, value: operands[0] };
+                let seen = halo::seen(context, factor, &window, part, &steps, None)?;
+                (operands[0], op.windows[number].padding) = (seen.value, seen.padding);
+            }
+        }
+        let builder = context.builder();
         if self.feature_groups > 1 {
             let features = builder.shape(operands[0])[self.input.feature];
             let of_group = builder.shape(operands[1])[self.kernel.feature];

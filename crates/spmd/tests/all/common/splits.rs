@@ -36,7 +36,7 @@ fn assignments(rule: &Rule, axes: &[AxisRef]) -> Vec<Vec<AxisList>> {
         for base in &all {
             next.push(base.clone());
             for (factor, f) in rule.factors.iter().enumerate() {
-                if matches!(f.kind, FactorKind::Pass | FactorKind::Reduce(_) | FactorKind::Exchange) {
+                if !matches!(f.kind, FactorKind::Shift | FactorKind::Whole) {
                     for place in 0..=base[factor].len() {
                         let mut with = base.clone();
                         with[factor].insert(place, axis);
@@ -65,7 +65,7 @@ pub fn check_case(case: &Case, mesh: &Mesh, axes: &[AxisRef]) -> Result<usize, S
     let node = &graph.nodes[0];
     let rule = node.op.rule(&graph.operand_types(node), &graph.result_types(node));
     // One program for all ranks may refuse to exchange uneven shards (E275); their own programs were compared before.
-    let exchanges = |factor: &Factor| factor.kind == FactorKind::Exchange;
+    let exchanges = |factor: &Factor| matches!(factor.kind, FactorKind::Exchange | FactorKind::Window(_));
     let mut tried = 0;
     for assignment in assignments(&rule, axes) {
         let options = Options {

@@ -207,6 +207,31 @@ fn contraction(t: &mut Table) {
         };
         t.add("cumulative sum", cumulative, vec![x.clone(), t.scalar(0.0)]);
     }
+    // Pools: overlapping windows, strides beyond windows, gaps, padding that another initial value shows.
+    for (number, (window, stride, base_dilation, window_dilation, padding)) in [
+        (3, 1, 1, 1, (1, 1)),
+        (2, 2, 1, 1, (0, 1)),
+        (1, 3, 1, 1, (0, 0)),
+        (3, 2, 1, 2, (1, 2)),
+        (2, 1, 2, 1, (1, 0)),
+    ]
+    .into_iter()
+    .enumerate()
+    .filter(|_| n == 2)
+    {
+        for (combiner, start) in [(Combiner::Max, f64::NEG_INFINITY), (Combiner::Sum, 0.5)] {
+            let pool = ReduceWindow {
+                window: vec![window, 1],
+                strides: vec![stride, 1],
+                base_dilation: vec![base_dilation, 1],
+                window_dilation: vec![window_dilation, 1],
+                padding: vec![padding, (0, 0)],
+                reducer: Reducer::Combiner(combiner),
+            };
+            let images = t.x(&[9, 2]);
+            t.add(&format!("pool {number} by {combiner}"), pool, vec![images, t.scalar(start)]);
+        }
+    }
 }
 
 fn indexing(t: &mut Table) {
@@ -370,7 +395,21 @@ fn numeric(t: &mut Table) -> Result<()> {
         scatter: Reducer::Combiner(Combiner::Sum),
     };
     let source = t.x(&[n, 2]);
-    t.add("select and scatter", pooling, vec![x, source, t.scalar(1.0)]);
+    t.add("select and scatter", pooling.clone(), vec![x, source, t.scalar(1.0)]);
+    for (window, stride, padding, windows) in
+        [(3, 2, (1, 1), 5), (2, 1, (0, 0), 8), (4, 3, (0, 0), 2), (3, 3, (2, 1), 4)]
+    {
+        if n == 2 {
+            let op = SelectAndScatter {
+                window: vec![window, 1],
+                strides: vec![stride, 1],
+                padding: vec![padding, (0, 0)],
+                ..pooling.clone()
+            };
+            let (images, source) = (t.x(&[9, 2]), t.x(&[windows, 2]));
+            t.add(&format!("gradient of a pool of {window}"), op, vec![images, source, t.scalar(1.0)]);
+        }
+    }
 
     let side = |batch, feature, spatial| ConvolutionSide { batch, feature, spatial: vec![spatial] };
     let padded = ConvolutionWindow { padding: (1, 1), ..ConvolutionWindow::default() };
@@ -385,6 +424,40 @@ fn numeric(t: &mut Table) -> Result<()> {
     };
     let (images, kernel) = (t.x(&[n, 4, n]), t.x(&[3, n, 4]));
     t.add("convolution", plain.clone(), vec![images.clone(), kernel]);
+    // Strides, gaps, crops, windows over several shards, and more entries than windows.
+    let default = ConvolutionWindow::default();
+    for (number, (extent, entries, window)) in [
+        (9, 3, padded),
+        (9, 3, ConvolutionWindow { stride: 2, ..padded }),
+        (8, 2, ConvolutionWindow { stride: 2, ..default }),
+        (7, 5, ConvolutionWindow { padding: (3, 1), reversed: true, ..default }),
+        (8, 3, ConvolutionWindow { padding: (-1, 2), kernel_dilation: 2, ..default }),
+        (5, 3, ConvolutionWindow { padding: (2, 1), input_dilation: 2, ..default }),
+        (6, 2, ConvolutionWindow { stride: 2, padding: (1, 4), input_dilation: 3, ..default }),
+        (9, 9, padded),
+        (9, 5, ConvolutionWindow { padding: (1, 0), kernel_dilation: 2, ..default }),
+        (
+            8,
+            4,
+            ConvolutionWindow {
+                stride: 2,
+                padding: (1, 1),
+                input_dilation: 1,
+                kernel_dilation: 2,
+                reversed: false,
+            },
+        ),
+        (4, 7, ConvolutionWindow { padding: (0, 1), input_dilation: 2, ..default }),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        if n == 2 {
+            let (images, kernel) = (t.x(&[2, extent, 2]), t.x(&[entries, 2, 1]));
+            let op = Convolution { windows: vec![window], ..plain.clone() };
+            t.add(&format!("windows {number}"), op, vec![images, kernel]);
+        }
+    }
     let kernel = t.x(&[1, n, 2]);
     let pointwise = Convolution { windows: vec![ConvolutionWindow::default()], ..plain.clone() };
     t.add("convolution of points", pointwise, vec![images.clone(), kernel]);
