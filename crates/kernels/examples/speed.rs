@@ -180,7 +180,7 @@ fn main() {
     let flops = 4.0 * (batch * heads * length * length * width) as f64;
     let (mut dk, mut dv) = (vec![0f32; count], vec![0f32; count]);
     for causal in [false, true] {
-        let options = AttentionOptions { mask: None, causal, query_offset: 0, scale: 0.125 };
+        let options = AttentionOptions { causal, ..AttentionOptions::new(0.125) };
         let mut workspace =
             vec![0u8; attention_backward_workspace_bytes(DType::F32, 1, length, length, width)];
         let done = if causal { flops / 2.0 } else { flops };

@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// Labels with this value do not count towards the loss.
 pub const IGNORED: i32 = partita_nn::losses::IGNORE_INDEX as i32;
 
-/// The global batch of one step by input name: `tokens`, `labels`, `token_types`, `attention_mask` (i32 `[batch,
+/// The global batch of one step by input name: `tokens`, `labels`, `positions`, `token_types`, `attention_mask` (i32 `[batch,
 /// sequence]`), or `inputs` and `targets` (floats `[batch, features]`) or `labels` (i32 `[batch]`). Scalars (`seed`,
 /// `step`, `learning_rate`) are not in it: see
 /// [`scalars`](partita_schedule::feed::scalars).
@@ -65,8 +65,8 @@ pub struct Baselines {
 
 /// The feed that suits the inputs of a model, chosen by their names, shapes and types:
 ///
-/// * `tokens` and `labels`, i32 `[batch, sequence]`, perhaps with `token_types` and `attention_mask` of that shape: text of
-///   the config, with the next byte as the label, or with hidden bytes for a bidirectional model;
+/// * `tokens` and `labels`, i32 `[batch, sequence]`, perhaps with `positions`, `token_types` and `attention_mask` of that
+///   shape: text of the config, with the next byte as the label, or with hidden bytes for a bidirectional model;
 /// * `inputs`, floats `[batch, features]`, with `targets`, floats `[batch, features]`, or with `labels`, i32 `[batch]`: a
 ///   fixed random function;
 /// * `inputs`, floats `[batch, height, width, channels]`, with `labels`, i32 `[batch]`, or `targets`, floats
@@ -97,7 +97,7 @@ pub fn feed(config: &Config, signature: &Signature) -> Result<Arc<dyn Feed>> {
             let vocab = signature.choices("tokens");
             let text = text(sequence, vocab)?;
             if !signature.is_bidirectional {
-                return Ok(Arc::new(text));
+                return Ok(Arc::new(text.with_documents(signature.input("positions").is_some())));
             }
             let types = signature.input("token_types").map_or(0, |input| input.choices);
             let padding_mask = signature.input("attention_mask").is_some();
@@ -139,4 +139,4 @@ pub fn feed(config: &Config, signature: &Signature) -> Result<Arc<dyn Feed>> {
 }
 
 /// Inputs of a model of text.
-const TEXT: [&str; 4] = ["tokens", "labels", "token_types", "attention_mask"];
+const TEXT: [&str; 5] = ["tokens", "labels", "positions", "token_types", "attention_mask"];

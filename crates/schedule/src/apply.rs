@@ -312,7 +312,14 @@ impl<'a> Planner<'a> {
                     self.pins.at(parameter).close();
                 }
             }
-            Kind::Prepare | Kind::Fsdp | Kind::Zero1 | Kind::Zero2 | Kind::Ulysses | Kind::Ring => {
+            Kind::Prepare
+            | Kind::Fsdp
+            | Kind::Zero1
+            | Kind::Zero2
+            | Kind::Ulysses
+            | Kind::Ring
+            | Kind::Auto
+            | Kind::Dispatch => {
                 unreachable!("these are no layer styles")
             }
         }

@@ -14,7 +14,7 @@ pub type Fed = IndexMap<String, Literal>;
 /// 1).
 ///
 /// The data is uneven on purpose: `ignored_fraction` of the labels are ignored, few in the first
-/// rows and most in the last, and the rows of `attention_mask` have different lengths. So a mean of
+/// rows and most in the last, the rows of `attention_mask` have different lengths, `positions` start again at random. So a mean of
 /// means, or a mask applied to the wrong shard, changes the loss. Integers stay below the bound
 /// that their consumers imply: rows of an embedding, classes of a loss.
 pub fn random_feed(model: &Model, seed: u64, ignored_fraction: f64) -> Fed {
@@ -32,6 +32,7 @@ pub fn random_feed(model: &Model, seed: u64, ignored_fraction: f64) -> Fed {
                 labels(&value.ty, draws, choices(graph, input), ignored_fraction)
             }
             "attention_mask" => ragged(&value.ty, draws),
+            "positions" => documents(&value.ty, draws),
             _ => random(&value.ty, draws, choices(graph, input)),
         };
         fed.insert(value.name.clone(), literal);
@@ -112,6 +113,18 @@ fn ragged(ty: &TensorType, draws: Draws) -> Literal {
     let (count, row) = (ty.element_count(), ty.shape.last().copied().unwrap_or(1).max(1));
     let shown = |i: usize| i128::from(i % row <= draws.below((i / row) as u64, row));
     Literal::from_i128(ty, (0..count).map(shown))
+}
+
+/// Each row counts from 0 and starts again at random places, as the positions in documents do.
+fn documents(ty: &TensorType, draws: Draws) -> Literal {
+    let row = ty.shape.last().copied().unwrap_or(1).max(1);
+    let mut position = 0;
+    let positions = (0..ty.element_count()).map(|i| {
+        let starts = i % row == 0 || draws.below(i as u64, 4) == 0;
+        position = if starts { 0 } else { position + 1 };
+        position
+    });
+    Literal::from_i128(ty, positions.collect::<Vec<_>>().into_iter())
 }
 
 #[cfg(test)]

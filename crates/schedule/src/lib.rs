@@ -9,6 +9,7 @@
 
 mod apply;
 mod arrivals;
+mod attention_choice;
 mod build;
 mod call;
 mod contradictions;
@@ -16,6 +17,7 @@ mod differentiated;
 pub mod explain;
 pub mod feed;
 mod flow;
+mod gather;
 mod glob;
 mod listed;
 mod modules;
@@ -40,6 +42,7 @@ pub mod verify;
 mod weights;
 
 pub use apply::{Applied, ApplyOptions, apply, batch_shards};
+pub use attention_choice::choose_attention;
 pub use build::{
     BuildOptions, Built, annotated_differentiated, annotated_steps, build, build_differentiated,
     build_evaluation, build_forward, build_gradients, open_without_kernels, reference_step,

@@ -2,6 +2,7 @@
 
 use crate::modules::Modules;
 use crate::plan::Plan;
+use crate::structure::has_grouped;
 use crate::style::{Kind, Layout, Style};
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::Graph;
@@ -27,8 +28,8 @@ pub struct ReadyOptions {
 }
 
 /// The plan for a model, one of [`READY_PLANS`], on a mesh, chosen by axis names: `tp` shards the projections of the
-/// attention and the feed-forward network, and the channels of every second convolution, `ep` shards experts by
-/// number, `fsdp` shards parameters.
+/// attention and the feed-forward network, and the channels of every second convolution, `ep` shards experts by number
+/// (those that drop no token are one op, by the line `dispatch`), `fsdp` shards parameters.
 /// `dp`, `fsdp`, `ep` and `sp` shard data, which needs no lines. Lines cover only modules that `graph`
 /// has. E222 if there is no built-in plan of this name.
 pub fn ready_plan(model: &str, graph: &Graph, mesh: &Mesh, options: &ReadyOptions) -> Result<Plan> {
@@ -125,6 +126,11 @@ pub fn ready_plan(model: &str, graph: &Graph, mesh: &Mesh, options: &ReadyOption
     if mesh.axis_named("ep").is_some() {
         for layer in ["layers.*", "next.layer"] {
             line(&format!("{layer}.moe.experts"), Style::new(Kind::Shard(0)).over("ep"));
+            let pattern = format!("{layer}.moe");
+            let named = modules.matching(pattern.as_str());
+            if named.iter().any(|module| has_grouped(graph, module)) {
+                line(&pattern, Style::new(Kind::Dispatch));
+            }
         }
     }
     if mesh.axis_named("fsdp").is_some() {

@@ -2,6 +2,7 @@
 //! before differentiation. None can change what is computed: a replacement is compared with the
 //! original on random numbers.
 
+mod experts;
 mod frames;
 mod precision;
 mod replace;
@@ -14,12 +15,14 @@ use crate::plan::{Entry, Plan};
 use crate::primitive::{FOREIGN_COMPILERS, FORK_RNG_NOTE, PIPELINE_NOTE, Primitive};
 use crate::style::Kind;
 use crate::{Argument, verify::StepRunner};
+pub(crate) use experts::has_grouped;
 use frames::Frames;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_ir::outline::outline;
 use partita_ir::{Graph, Node, NodeId, Op, Operation, Registry, graph_edit, remat};
 use partita_mesh::Mesh;
 use partita_nn::Model;
+pub(crate) use ring::is_self_attention;
 use std::collections::BTreeSet;
 
 /// Names that structural lines may refer to.
@@ -105,7 +108,16 @@ impl Structured {
         let modules = Modules::of(graph);
         match &entry.primitive {
             Primitive::Style(style) if style.kind == Kind::Ring => {
-                self.model.forward = ring::around(graph, &named(&modules, entry)?, entry)?;
+                self.model.forward = ring::around(graph, &named(&modules, entry)?, entry, style.zigzag)?;
+            }
+            Primitive::Style(style) if style.kind == Kind::Auto => {
+                return Err(Diagnostic::new("E235", "`auto` is chosen for a cluster")
+                    .at(entry.describe())
+                    .expected("a plan in which `auto` is replaced, as that of a config is")
+                    .help("write `ulysses` or `ring`"));
+            }
+            Primitive::Style(style) if style.kind == Kind::Dispatch => {
+                self.model.forward = experts::together(graph, &named(&modules, entry)?, entry)?;
             }
             Primitive::Style(_) | Primitive::Shard { .. } | Primitive::Sync { .. } => {}
             Primitive::Checkpoint { pattern: None } => {

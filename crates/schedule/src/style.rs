@@ -2,6 +2,7 @@
 //! Hugging Face.
 
 use crate::call::{Argument, Call};
+pub use crate::gather::Gather;
 use crate::primitive::{choice, primitive_names};
 use partita_base::{Diagnostic, Result, did_you_mean};
 use std::fmt;
@@ -80,30 +81,10 @@ pub enum Kind {
     Ulysses,
     /// Attention of a sharded sequence passes shards of keys and values from rank to rank.
     Ring,
-}
-
-/// How long a parameter that `fsdp` shards stays gathered.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Gather {
-    /// One gather for each module, pass (forward, backward) and microbatch; gradients are
-    /// reduce-scattered per microbatch. The least memory.
-    #[default]
-    Use,
-    /// One gather for each pass, kept over all microbatches. Gradients are summed over microbatches
-    /// unsharded, and reduce-scattered once.
-    Pass,
-    /// One gather per step, kept from the forward to the backward pass, as with
-    /// `reshard_after_forward=False` of PyTorch's `fully_shard`. Gradients as for [`Gather::Pass`].
-    Step,
-}
-
-impl Gather {
-    const ALL: [(&'static str, Gather); 3] =
-        [("use", Gather::Use), ("pass", Gather::Pass), ("step", Gather::Step)];
-
-    fn name(self) -> &'static str {
-        Gather::ALL.iter().find(|(_, gather)| *gather == self).expect("every one has a name").0
-    }
+    /// `ulysses` or `ring`, whichever the cost model expects to take less time.
+    Auto,
+    /// Experts that drop no token get the tokens once and return their results once.
+    Dispatch,
 }
 
 /// A style with its options: `rowwise(output=shard(1), axis=tp)`.
@@ -126,6 +107,8 @@ pub struct Style {
     pub output: Option<Layouts>,
     /// How long the gathered parameters of `fsdp` are kept.
     pub gather: Gather,
+    /// Whether the ranks of a `ring` compute in zigzag order.
+    pub zigzag: bool,
     /// `use_local_output` of PyTorch: has no effect, and a note says so.
     pub local: Option<bool>,
 }
@@ -135,7 +118,7 @@ pub(crate) const LOCAL_NOTE: &str =
     "`use_local_output` changes nothing: models read global tensors, whatever their layout";
 
 /// Every spelling of a style's name.
-const NAMES: [&str; 20] = [
+const NAMES: [&str; 22] = [
     "colwise",
     "rowwise",
     "sequence",
@@ -147,6 +130,8 @@ const NAMES: [&str; 20] = [
     "zero2",
     "ulysses",
     "ring",
+    "auto",
+    "dispatch",
     // Of PyTorch and Hugging Face.
     "colwise_rep",
     "rowwise_rep",
@@ -160,9 +145,10 @@ const NAMES: [&str; 20] = [
 ];
 
 /// Every option, ours and those of PyTorch.
-const OPTIONS: [&str; 15] = [
+const OPTIONS: [&str; 16] = [
     "axis",
     "gather",
+    "zigzag",
     "reshard_after_forward",
     "input",
     "output",
@@ -189,6 +175,7 @@ impl Style {
             output_from: None,
             output: None,
             gather: Gather::Use,
+            zigzag: false,
             local: None,
         }
     }
@@ -216,13 +203,14 @@ impl Style {
         self.axis.as_deref().unwrap_or(match self.kind {
             Kind::Fsdp => "fsdp",
             Kind::Zero1 | Kind::Zero2 => "dp",
-            Kind::Ulysses | Kind::Ring => "cp",
+            Kind::Ulysses | Kind::Ring | Kind::Auto => "cp",
             Kind::Colwise
             | Kind::Rowwise
             | Kind::Sequence
             | Kind::Replicate
             | Kind::Shard(_)
             | Kind::Prepare => "tp",
+            Kind::Dispatch => "ep",
         })
     }
 
@@ -233,12 +221,12 @@ impl Style {
 
     /// Whether it sets how attention works on a sharded sequence; of several for one attention, the last one counts.
     pub fn is_attention(&self) -> bool {
-        matches!(self.kind, Kind::Ulysses | Kind::Ring)
+        matches!(self.kind, Kind::Ulysses | Kind::Ring | Kind::Auto)
     }
 
     /// Whether it sets how a layer computes; of several for one module, the last one counts.
     pub fn is_layer(&self) -> bool {
-        !self.is_storage() && !self.is_attention() && self.kind != Kind::Prepare
+        !self.is_storage() && !self.is_attention() && !matches!(self.kind, Kind::Prepare | Kind::Dispatch)
     }
 
     /// Parses a style. E222 for an unknown style or option, with the nearest names.
@@ -263,6 +251,8 @@ impl Style {
             "zero2" => Style::new(Kind::Zero2),
             "ulysses" => Style::new(Kind::Ulysses),
             "ring" => Style::new(Kind::Ring),
+            "auto" => Style::new(Kind::Auto),
+            "dispatch" => Style::new(Kind::Dispatch),
             "shard" => match call.arguments.first() {
                 Some((None, Argument::Int(dim))) => Style::new(Kind::Shard(*dim as isize)),
                 _ => return Err(unknown(call, "`shard` needs a dimension: `shard(0)`")),
@@ -300,6 +290,8 @@ impl Style {
         let single = self.kind != Kind::Prepare || OUR_OPTIONS.contains(&key);
         let layouts = || layouts_of(call, value, single);
         match (key, value) {
+            // The layouts of tokens and experts say over which ranks.
+            _ if self.kind == Kind::Dispatch => return Err(no_option(call, key)),
             ("axis", Argument::Text(axis)) => self.axis = Some(axis.clone()),
             ("gather", Argument::Text(name)) if self.kind == Kind::Fsdp => {
                 let known = Gather::ALL.iter().find(|(known, _)| known == name);
@@ -309,6 +301,7 @@ impl Style {
             ("reshard_after_forward", Argument::Bool(after)) if self.kind == Kind::Fsdp => {
                 self.gather = if *after { Gather::Use } else { Gather::Step };
             }
+            ("zigzag", Argument::Bool(zigzag)) if self.kind == Kind::Ring => self.zigzag = *zigzag,
             _ if self.is_storage() || self.is_attention() => return Err(no_option(call, key)),
             ("input", _) => self.input = layouts()?,
             ("desired_input_layouts", _) if prepare => self.input = layouts()?,
@@ -348,6 +341,8 @@ impl Style {
             Kind::Zero2 => "zero2",
             Kind::Ulysses => "ulysses",
             Kind::Ring => "ring",
+            Kind::Auto => "auto",
+            Kind::Dispatch => "dispatch",
         });
         if let Kind::Shard(dim) = self.kind {
             call = call.with(None, Argument::Int(dim as i64));
@@ -367,6 +362,9 @@ impl Style {
         }
         if self.gather != Gather::Use {
             call = call.with(Some("gather"), Argument::text(self.gather.name()));
+        }
+        if self.zigzag {
+            call = call.with(Some("zigzag"), Argument::Bool(true));
         }
         match &self.axis {
             Some(axis) => call.with(Some("axis"), Argument::text(axis.clone())),
@@ -403,7 +401,7 @@ impl Layouts {
 fn unknown(call: &Call, why: &str) -> Box<Diagnostic> {
     let mut error = Diagnostic::new("E222", format!("`{call}`: {why}"))
         .expected(format!(
-            "colwise, rowwise, sequence, replicate, shard(dim), prepare, fsdp, zero1, zero2, ulysses or ring, with `axis=`, \
+            "colwise, rowwise, sequence, replicate, shard(dim), prepare, fsdp, zero1, zero2, ulysses, ring, auto or dispatch, with `axis=`, \
              `input=`, `output=`, `input_from=`; or {}",
             primitive_names().collect::<Vec<_>>().join(", ")
         ))

@@ -17,6 +17,7 @@ use crate::style::Kind;
 use partita_base::{Diagnostic, Result};
 use partita_ir::composite::Origin;
 use partita_ir::composites::ATTENTION;
+use partita_ir::ops::Composite;
 use partita_ir::{Graph, Node, NodeId, Op, ValueId};
 use partita_mesh::{AxisRef, Mesh, Sharding};
 use partita_spmd::propagate;
@@ -40,6 +41,13 @@ impl Planner<'_> {
             let modules: Vec<String> = named.into_iter().map(str::to_string).collect();
             if line.style.kind == Kind::Ring {
                 let is_ring = |id: &NodeId| matches!(self.graph.node(*id).op, Op::RingAttention(_));
+                if line.style.zigzag {
+                    for module in &modules {
+                        for id in self.modules.forward_nodes(module).into_iter().filter(is_ring) {
+                            self.check_zigzag(self.graph.node(id), axis, &origin)?;
+                        }
+                    }
+                }
                 let shards_tokens = SEQUENCE_AXES.contains(&line.style.axis_name());
                 for module in modules.iter().filter(|_| !shards_tokens) {
                     for id in self.modules.forward_nodes(module).into_iter().filter(is_ring) {
@@ -64,11 +72,37 @@ impl Planner<'_> {
     }
 }
 
+impl Planner<'_> {
+    /// E235 unless the ranks of a ring can share the tokens as chunks, two for each.
+    fn check_zigzag(&self, node: &Node, axis: AxisRef, origin: &str) -> Result<()> {
+        let Op::RingAttention(ring) = &node.op else { return Ok(()) };
+        let tokens = self.graph.ty(node.results[0]).shape[2];
+        let chunks = 2 * axis.size;
+        if ring.options.causal && tokens.is_multiple_of(chunks) {
+            return Ok(());
+        }
+        let what = if ring.options.causal { "" } else { "not " };
+        Err(Diagnostic::new("E235", format!("`{}` has no zigzag order", node.path))
+            .at(origin)
+            .expected(format!("a causal mask, and a multiple of {chunks} tokens: two chunks for each rank"))
+            .found(format!("{tokens} tokens, {what}causal"))
+            .help("leave out `zigzag=true`"))
+    }
+}
+
+/// The composite of a node that is attention.
+pub(crate) fn attention_of(node: &Node) -> Option<&Composite> {
+    let Op::Composite(composite) = &node.op else { return None };
+    let is_it =
+        matches!(&composite.definition.origin, Origin::Template(template) if template.name == ATTENTION.name);
+    is_it.then_some(composite)
+}
+
 /// The tensors of an attention or of its gradient.
 struct Tensors {
     /// Operand positions of tensors `[batch, heads, sequence, depth]`.
     with_heads: Vec<usize>,
-    /// The operand position of the mask `[batch or 1, heads or 1, queries or 1, keys]`.
+    /// The operand position of the mask `[batch or 1, heads or 1, queries or 1, keys]` or limits `[batch, queries, 2]`.
     mask: Option<usize>,
 }
 
@@ -93,7 +127,8 @@ fn by_heads(layout: &Sharding, shape: &[usize], axis: AxisRef, origin: &str) -> 
     for (dim, entry) in layout.dims.iter().enumerate() {
         pin.axes[dim] = entry.axes.iter().copied().filter(|other| !other.overlaps(axis)).collect();
     }
-    if axis.size > 1 && shape[1] > 1 {
+    // Limits have no heads.
+    if axis.size > 1 && shape[1] > 1 && shape.len() == 4 {
         pin.axes[1].push(axis);
     }
     pin.close();

@@ -10,8 +10,13 @@ use crate::rule::{FactorId, FactorKind, Rule};
 use crate::{GraphBuilder, TensorType};
 use partita_base::{DType, Diagnostic, Result};
 
-/// `attention(q[b, h, s, d], k[b, g, t, d], v[b, g, t, d], mask[b, 1, s, t]?) -> [b, h, s, d]`; h is a multiple of
-/// g; attributes `causal`, `scale`. Rows with nothing to attend to give 0.
+/// `attention(q[b, h, s, d], k[b, g, t, d], v[b, g, t, d], mask?) -> [b, h, s, d]`; h is a multiple of g; attributes
+/// `causal`, `scale`, `window`. Rows with nothing to attend to give 0.
+///
+/// `causal` hides keys at later positions; a `window` of N hides those N or more positions away (Mistral's sliding window
+/// if it is causal too). With fewer queries than keys, both take the queries for the last ones. `mask` is a bool `[b, 1 or
+/// h, s, t]`, or an i32 `[b, s, 2]`: the position of the first key that a query sees, and of the one behind the last, which
+/// are the boundaries of its document in a packed sequence.
 pub static ATTENTION: Template = Template {
     name: "partita.attention",
     arguments: &["q", "k", "v", "mask"],
@@ -40,16 +45,18 @@ fn build_attention(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Re
     let scores = by_head(b, q, k, [&[4], &[3]])?;
     let mut scores = b.scale(scores, scale)?;
     let shape = [batch, groups, per, s, t];
-    let mut allowed: Option<ValueId> = None;
-    if causal {
+    let mask = args.get(3).copied();
+    let limits = mask.filter(|&mask| b.ty(mask).dtype != DType::Bool);
+    let mut allowed = None;
+    if causal || attention_window(a).is_some() || limits.is_some() {
         let ty = TensorType::new(DType::I32, shape);
         let row = b.push1(Iota { ty: ty.clone(), dim: 3 }, &[])?;
         let column = b.push1(Iota { ty, dim: 4 }, &[])?;
         // With fewer queries than keys, the queries are the last ones.
         let row = b.offset(row, t as f64 - s as f64)?;
-        allowed = Some(b.compare(Direction::Ge, row, column)?);
+        allowed = seen(b, a, [row, column], limits)?;
     }
-    if let Some(&mask) = args.get(3) {
+    if let Some(mask) = mask.filter(|_| limits.is_none()) {
         let ms: [usize; 4] = extents(b, mask, "mask")?;
         let mask = if ms[1] == 1 {
             let mask = b.reshape(mask, &[ms[0], ms[2], ms[3]])?;
@@ -85,6 +92,56 @@ fn build_attention(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Re
     let out = by_head(b, p, v, [&[4], &[2]])?;
     let out = b.reshape(out, &[batch, heads, s, d])?;
     Ok(vec![b.convert(out, dtype)?])
+}
+
+/// The sliding window among the attributes of attention.
+pub fn attention_window(a: &Attributes) -> Option<usize> {
+    a.int("window").ok().and_then(|window| usize::try_from(window).ok())
+}
+
+/// Whether each query sees each key, from their positions, integers `[batch, groups, per, s, t]`, and the `limits` of what
+/// each query sees, i32 `[batch, s, 2]`; `None` if all see all.
+pub(super) fn seen(
+    b: &mut GraphBuilder,
+    a: &Attributes,
+    [row, column]: [ValueId; 2],
+    limits: Option<ValueId>,
+) -> Result<Option<ValueId>> {
+    let ty = b.ty(row).clone();
+    let mut conditions = Vec::new();
+    if a.flag("causal") {
+        conditions.push(b.compare(Direction::Ge, row, column)?);
+    }
+    if let Some(window) = attention_window(a) {
+        // No sequence is so long that this limit matters.
+        let window = b.full(&ty, window.min(1 << 30) as f64)?;
+        let before = b.subtract(row, column)?;
+        conditions.push(b.compare(Direction::Lt, before, window)?);
+        if !a.flag("causal") {
+            let behind = b.subtract(column, row)?;
+            conditions.push(b.compare(Direction::Lt, behind, window)?);
+        }
+    }
+    if let Some(limits) = limits {
+        let [batch, s, two] = extents(b, limits, "limits")?;
+        if [batch, s, two] != [ty.shape[0], ty.shape[3], 2] || b.ty(limits).dtype != DType::I32 {
+            return Err(Diagnostic::new("E116", "the mask of attention does not fit the queries")
+                .expected(format!("tensor<{}x{}x2xi32>, or a mask of i1", ty.shape[0], ty.shape[3]))
+                .found(b.ty(limits).to_string()));
+        }
+        for (number, direction) in [(0, Direction::Ge), (1, Direction::Lt)] {
+            let limit = b.slice_dim(limits, 2, number, number + 1)?;
+            let limit = b.reshape(limit, &[batch, s])?;
+            let limit = b.convert(limit, ty.dtype)?;
+            let limit = b.broadcast_in_dim(limit, &ty.shape, &[0, 3])?;
+            conditions.push(b.compare(direction, column, limit)?);
+        }
+    }
+    let both = |all: Option<ValueId>, condition: ValueId, b: &mut GraphBuilder| match all {
+        Some(all) => b.binary(BinaryKind::And, all, condition).map(Some),
+        None => Ok(Some(condition)),
+    };
+    conditions.into_iter().try_fold(None, |all, condition| both(all, condition, b))
 }
 
 /// Less than any score, and finite: differences of two such are 0.
@@ -131,14 +188,20 @@ fn attention_rule(a: &Attributes, operands: &[&TensorType], _: &[&TensorType]) -
     let (q, k) = (&operands[0].shape, &operands[1].shape);
     let mut rule = Rule::default();
     let (batch, group, heads) = head_factors(&mut rule, q, k);
-    // With a causal mask, a shard of the rows would need its offset.
-    let rows = rule.factor(q[2], if a.flag("causal") { Whole } else { Pass });
+    let limits = operands.get(3).filter(|mask| mask.dtype != DType::Bool);
+    // With a causal mask or a window, a shard of the rows would need its offset; with limits, the blocks of a kernel would
+    // be others.
+    let is_cut = !a.flag("causal") && attention_window(a).is_none() && limits.is_none();
+    let rows = rule.factor(q[2], if is_cut { Pass } else { Whole });
     let keys = rule.factor(k[2], Whole);
     let depth = rule.factor(q[3], Whole);
     let q_dims = vec![vec![batch], heads.clone(), vec![rows], vec![depth]];
     let k_dims = vec![vec![batch], vec![group], vec![keys], vec![depth]];
     rule.operands = vec![q_dims.clone(), k_dims.clone(), k_dims];
-    if let Some(mask) = operands.get(3) {
+    if limits.is_some() {
+        let both = rule.factor(2, Whole);
+        rule.operands.push(vec![vec![batch], vec![rows], vec![both]]);
+    } else if let Some(mask) = operands.get(3) {
         let dim = |extent: usize, of: usize, factors: Vec<usize>| if extent == of { factors } else { vec![] };
         let m = &mask.shape;
         rule.operands.push(vec![

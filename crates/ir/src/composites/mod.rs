@@ -23,7 +23,7 @@ mod softmax;
 mod tests;
 mod uniform;
 
-pub use attention::ATTENTION;
+pub use attention::{ATTENTION, attention_window};
 pub(crate) use attention::head_factors;
 pub use attention_part::{ATTENTION_PART, ATTENTION_PART_GRADIENT};
 pub use cross_entropy::CROSS_ENTROPY;

@@ -36,3 +36,49 @@ fn gradients_that_are_written_out_are_those_of_the_decomposition() {
         check_gradient(composite, operands, &vec![true; types.len()]);
     }
 }
+
+/// Windows and documents, as PyTorch computes them with the masks of Transformers (`tests/attention/make.py`).
+#[test]
+fn masked_attention_is_that_of_pytorch() {
+    let numbers = |number: usize, shape: [usize; 4]| {
+        let count = shape.iter().product::<usize>();
+        Literal::new(shape, (0..count).map(|i| (0.37 * i as f64 + number as f64).cos()).collect::<Vec<f64>>())
+    };
+    let (queries, keys) = ([2, 4, 6, 3], [2, 2, 6, 3]);
+    let operands = [numbers(0, queries), numbers(1, keys), numbers(2, keys)];
+    let documents: [&[std::ops::Range<i32>]; 2] = [&[0..3, 3..6], &[0..1, 1..5, 5..6]];
+    let limits = documents.iter().flat_map(|row| (0..6).map(|at| row.iter().find(|own| own.contains(&at)).unwrap()));
+    let limits = limits.flat_map(|own| [own.start, own.end]).collect::<Vec<i32>>();
+    let limits = Literal::new([2, 6, 2], limits);
+    let recorded = include_str!("../../../../tests/attention/recorded.txt");
+    let cases = [
+        ("window", true, Some(3), false),
+        ("documents", true, None, true),
+        ("both", true, Some(2), true),
+        ("documents_of_an_encoder", false, None, true),
+    ];
+    for (case, causal, window, is_limited) in cases {
+        let mut attributes = Attributes::from_iter([
+            ("causal".to_string(), Attribute::Bool(causal)),
+            ("scale".to_string(), Attribute::Float(0.7)),
+        ]);
+        attributes.extend(window.map(|window| ("window".to_string(), Attribute::Int(window))));
+        let mut operands = operands.to_vec();
+        operands.extend(is_limited.then(|| limits.clone()));
+        let types: Vec<TensorType> = operands.iter().map(|operand| operand.ty.clone()).collect();
+        let composite = Composite::new(&ATTENTION, attributes.clone(), &types).unwrap();
+        let gradient = composite.definition.vjp(&attributes, &[0], &[0, 1, 2]).unwrap();
+        let mut found = evaluate(&composite.definition.decomposition, &operands).unwrap();
+        operands.push(numbers(3, queries));
+        found.extend(evaluate(&gradient.decomposition, &operands).unwrap());
+        for (tensor, found) in ["out", "dq", "dk", "dv"].into_iter().zip(found) {
+            let line = recorded.lines().find_map(|line| line.strip_prefix(&format!("{case} {tensor} ")));
+            let expected: Vec<f64> =
+                line.expect("it is recorded").split(' ').map(|number| number.parse().unwrap()).collect();
+            assert_eq!(found.to_f64().len(), expected.len());
+            for (at, (found, expected)) in found.to_f64().into_iter().zip(expected).enumerate() {
+                assert!((found - expected).abs() < 1e-12, "{case} {tensor} {at}: {found}, not {expected}");
+            }
+        }
+    }
+}

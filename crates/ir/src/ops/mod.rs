@@ -92,7 +92,12 @@ ops! {
     propagation_barrier { PropagationBarrier: "A limit to the propagation of layouts." }
     ring_attention {
         RingAttention: "Attention of a sequence that ranks share.",
-        RingAttentionGradient: "Its gradients.",
+        RingAttentionGradient: "Its gradients.";
+        also RingOptions
+    }
+    experts {
+        Experts: "Networks of experts, each for its own tokens.",
+        ExpertsGradient: "Its gradients.",
     }
     composite { Composite: "A named subgraph." }
 }

@@ -235,9 +235,20 @@ pub(super) const OPS: &[(&str, &str)] = &[
     (
         "tensor<1x2x3x4xf32>, tensor<1x1x3x4xf32>, tensor<1x2x3xf32>",
         "\"partita.ring_attention_gradient\"(%arg0, %arg1, %arg1, %arg2, %arg2, %arg0) <{causal = false, \
-         scale = 5.000000e-01 : f64}> : (tensor<1x2x3x4xf32>, tensor<1x1x3x4xf32>, tensor<1x1x3x4xf32>, \
+         scale = 5.000000e-01 : f64, window = 2 : i64, zigzag = true}> : (tensor<1x2x3x4xf32>, tensor<1x1x3x4xf32>, tensor<1x1x3x4xf32>, \
          tensor<1x2x3xf32>, tensor<1x2x3xf32>, tensor<1x2x3x4xf32>) -> (tensor<1x2x3x4xf32>, tensor<1x1x3x4xf32>, \
          tensor<1x1x3x4xf32>)",
+    ),
+    (
+        "tensor<1x2x3xf32>, tensor<1x2x2xf32>, tensor<1x2x2x4xf32>, tensor<4x5x3xf32>, tensor<4x3x5xf32>",
+        "\"partita.experts\"(%arg0, %arg1, %arg2, %arg3, %arg4) : (tensor<1x2x3xf32>, tensor<1x2x2xf32>, \
+         tensor<1x2x2x4xf32>, tensor<4x5x3xf32>, tensor<4x3x5xf32>) -> tensor<1x2x3xf32>",
+    ),
+    (
+        "tensor<1x2x3xf32>, tensor<1x2x2xf32>, tensor<1x2x2x4xf32>, tensor<4x5x3xf32>, tensor<4x3x5xf32>",
+        "\"partita.experts_gradient\"(%arg0, %arg1, %arg2, %arg3, %arg4, %arg0) : (tensor<1x2x3xf32>, tensor<1x2x2xf32>, \
+         tensor<1x2x2x4xf32>, tensor<4x5x3xf32>, tensor<4x3x5xf32>, tensor<1x2x3xf32>) -> (tensor<1x2x3xf32>, \
+         tensor<1x2x2xf32>, tensor<4x5x3xf32>, tensor<4x3x5xf32>)",
     ),
     ("tensor<3x5xf32>", "chlo.top_k(%arg0, k = 2) : tensor<3x5xf32> -> (tensor<3x2xf32>, tensor<3x2xi32>)"),
     (

@@ -41,19 +41,19 @@ pub(super) fn backward<T: Float>(
     ones.fill(one);
     for key_head in (0..sizes.batch).flat_map(|b| (0..sizes.key_heads).map(move |h| [b, h])) {
         let next_key_head = after(key_head, [sizes.batch, sizes.key_heads]);
-        for block in ranges(sizes.keys, blocks.keys).rev() {
+        for block in problem.blocks_of_keys().rev() {
             load::<T>(kernel_options, k, key_head, &block, k_rows);
             load::<T>(kernel_options, v, key_head, &block, v_rows);
             dk_rows.fill(T::Compute::ZERO);
             dv_rows.fill(T::Compute::ZERO);
             let blocks_of_rows =
-                (0..group).flat_map(|member| ranges(queries, blocks.rows).map(move |some| (member, some)));
+                (0..group).flat_map(|member| problem.blocks_of_queries().map(move |some| (member, some)));
             for (member, some) in blocks_of_rows {
                 let head = [key_head[0], key_head[1] * group + member];
                 let tile = problem.tile(head, &some, &block);
                 // Every query row processes the first block of keys, even one that is masked entirely: its
                 // gradient is set there.
-                if tile.reach() == 0 && block.start > 0 {
+                if tile.is_empty() && block.start > 0 {
                     continue;
                 }
                 let kept = member * queries + some.start..member * queries + some.end;
@@ -73,34 +73,39 @@ pub(super) fn backward<T: Float>(
                 load::<T>(kernel_options, q, head, &some, q_rows);
                 load::<T>(kernel_options, dout, head, &some, dout_rows);
                 // The last block that these queries see is processed first (blocks run backwards).
-                let is_first = problem.tile(head, &some, &(block.end..sizes.keys)).reach() == 0;
+                let is_first = problem.tile(head, &some, &(block.end..sizes.keys)).is_empty();
                 let mut rows = Rows { max, sum, factor };
                 if is_first {
                     dq_rows.fill(T::Compute::ZERO);
                     mean.fill(T::Compute::ZERO);
                     rows.begin();
-                    for early in ranges(block.start, EARLIER_KEYS).take_while(|early| !early.is_empty()) {
+                    for early in ranges(block.start, EARLIER_KEYS) {
+                        let tile = problem.tile(head, &some, &early);
+                        if tile.is_empty() {
+                            continue;
+                        }
                         load::<T>(kernel_options, k, key_head, &early, k_early);
                         load::<T>(kernel_options, v, key_head, &early, v_early);
-                        let tile = problem.tile(head, &some, &early);
                         // SAFETY: the rows of these keys were just copied.
                         unsafe {
-                            tile.scores(kernel_options, scale, q_rows, Matrix::of(k_early, columns), p, &[])
+                            let k_early = Matrix::of(k_early, columns).rows_after(tile.before);
+                            tile.scores(kernel_options, scale, q_rows, k_early, p, &[])
                         };
                         tile.hide(p);
                         exponentials(kernel_options, &tile, p, &mut rows);
                         // SAFETY: as above.
                         unsafe {
-                            tile.scores(kernel_options, one, dout_rows, Matrix::of(v_early, columns), dp, &[])
+                            let v_early = Matrix::of(v_early, columns).rows_after(tile.before);
+                            tile.scores(kernel_options, one, dout_rows, v_early, dp, &[])
                         };
                         scale_rows(kernel_options, mean, 1, rows.factor);
                         add_means(kernel_options, &tile, p, dp, mean);
                     }
                 }
+                let [k_there, v_there] =
+                    [&*k_rows, &*v_rows].map(|rows| Matrix::of(rows, columns).rows_after(tile.before));
                 // SAFETY: the rows of the block were copied above.
-                unsafe {
-                    tile.scores(kernel_options, scale, q_rows, Matrix::of(k_rows, columns), p, &soon[..1])
-                };
+                unsafe { tile.scores(kernel_options, scale, q_rows, k_there, p, &soon[..1]) };
                 tile.hide(p);
                 if is_first {
                     exponentials(kernel_options, &tile, p, &mut rows);
@@ -113,14 +118,21 @@ pub(super) fn backward<T: Float>(
                 }
                 scale_rows(kernel_options, dout_rows, columns, rows.sum);
                 // SAFETY: the rows of the block were copied above.
-                unsafe {
-                    tile.scores(kernel_options, one, dout_rows, Matrix::of(v_rows, columns), dp, &soon[1..])
-                };
+                unsafe { tile.scores(kernel_options, one, dout_rows, v_there, dp, &soon[1..]) };
                 gradients(kernel_options, &tile, p, dp, mean, rows.sum, !is_first);
-                tile.over_rows(kernel_options, one, p, dout_rows, dv_rows, &[soon_keys[0], written[1]]);
-                tile.over_rows(kernel_options, scale, dp, q_rows, dk_rows, &[soon_keys[1], written[0]]);
+                let [dk_there, dv_there] =
+                    [&mut *dk_rows, &mut *dv_rows].map(|rows| &mut rows[tile.before * columns..]);
+                tile.over_rows(kernel_options, one, p, dout_rows, dv_there, &[soon_keys[0], written[1]]);
+                tile.over_rows(kernel_options, scale, dp, q_rows, dk_there, &[soon_keys[1], written[0]]);
                 let written = [ahead(&dq.as_view(), Some(head), &some)];
-                tile.over_keys(kernel_options, scale, dp, k_rows, dq_rows, &written);
+                tile.over_keys(
+                    kernel_options,
+                    scale,
+                    dp,
+                    &k_rows[tile.before * columns..],
+                    dq_rows,
+                    &written,
+                );
                 if block.start == 0 {
                     store::<T>(kernel_options, dq_rows, ones, &mut dq, head, &some);
                 }

@@ -68,25 +68,69 @@ pub(super) struct Problem<'a> {
 
 impl<'a> Problem<'a> {
     pub fn new(sizes: Sizes, options: &'a AttentionOptions<'a>, most_keys: usize) -> Self {
-        let blocks = Blocks::new(sizes.queries, sizes.keys, most_keys);
+        let runs = options.places.runs;
+        let blocks = Blocks::new(sizes.queries / runs, sizes.keys / runs, most_keys);
         Problem { sizes, options, blocks, columns: padded(sizes.width) }
     }
 
-    /// The tile of scores of some queries of one head and some keys.
-    pub fn tile(&self, [b, h]: [usize; 2], queries: &Range<usize>, keys: &Range<usize>) -> Tile<'a> {
+    /// The queries in blocks, each inside one run of positions.
+    pub fn blocks_of_queries(&self) -> impl DoubleEndedIterator<Item = Range<usize>> + use<> {
+        blocks_of_runs(self.sizes.queries, self.options.places.runs, self.blocks.rows)
+    }
+
+    /// The keys in blocks, each inside one run of positions.
+    pub fn blocks_of_keys(&self) -> impl DoubleEndedIterator<Item = Range<usize>> + use<> {
+        blocks_of_runs(self.sizes.keys, self.options.places.runs, self.blocks.keys)
+    }
+
+    /// The tile of scores of some queries of one head and some keys, both of one run: of the keys, those between the first
+    /// and the last that a query sees.
+    pub fn tile(&self, head: [usize; 2], queries: &Range<usize>, keys: &Range<usize>) -> Tile<'a> {
+        let seen = self.whole_tile(head, queries, keys).span();
+        // Whole lanes are left out, so that a key stays in its lane.
+        let before = seen.start / LANES * LANES;
+        let some = keys.start + before..keys.start + seen.end;
+        Tile { before, ..self.whole_tile(head, queries, &some) }
+    }
+
+    fn whole_tile(&self, [b, h]: [usize; 2], queries: &Range<usize>, keys: &Range<usize>) -> Tile<'a> {
         let &Problem { sizes, options, blocks, columns } = self;
-        let shift = match options.causal {
-            true => queries.start as isize + options.query_offset + 1 - keys.start as isize,
-            false => keys.len() as isize,
+        let place = |firsts: [isize; 2], count: usize, at: usize| {
+            let run = usize::from(options.places.runs == 2 && at >= count / 2);
+            firsts[run] + (at - run * (count / 2)) as isize
         };
+        let first_query = place(options.places.queries, sizes.queries, queries.start);
+        let first_key = place(options.places.keys, sizes.keys, keys.start);
+        let (ahead, far) = (first_query - first_key, (queries.len() + keys.len()) as isize);
+        let window = options.window.map(|window| isize::try_from(window).unwrap_or(isize::MAX));
+        let shift = match (options.causal, window) {
+            (true, _) => ahead + 1,
+            (false, Some(window)) => ahead.saturating_add(window),
+            (false, None) => far,
+        };
+        let low = window.map_or(-far, |window| (ahead + 1).saturating_sub(window));
+        let visible = options.visible.map(|visible| {
+            let limits = visible.index(0, b).slice(0, queries.start, queries.end, 1);
+            (Matrix::of_view(&limits), first_key as i64)
+        });
         let mask = options.mask.map(|mask| {
             let mask = mask.broadcast_to(&[sizes.batch, sizes.heads, sizes.queries, sizes.keys]);
             let mask = mask.index(0, b).index(0, h).slice(0, queries.start, queries.end, 1);
             mask.slice(1, keys.start, keys.end, 1)
         });
         let (rows, keys, pitch) = (queries.len(), keys.len(), blocks.pitch());
-        Tile { rows, keys, width: sizes.width, columns, pitch, shift, mask }
+        let shift = shift.clamp(-far, far);
+        let low = low.clamp(-far, far);
+        Tile { rows, keys, before: 0, width: sizes.width, columns, pitch, shift, low, visible, mask }
     }
+}
+
+/// `0..count` as ranges of `step` that do not cross the boundaries of runs of equal length.
+fn blocks_of_runs(count: usize, runs: usize, step: usize) -> impl DoubleEndedIterator<Item = Range<usize>> {
+    let length = count / runs;
+    (0..runs).flat_map(move |run| {
+        ranges(length, step).map(move |block| run * length + block.start..run * length + block.end)
+    })
 }
 
 /// A tile of scores (query rows by keys): its layout, and which of its entries are not masked.
@@ -94,24 +138,69 @@ impl<'a> Problem<'a> {
 pub(super) struct Tile<'a> {
     rows: usize,
     keys: usize,
+    /// Keys of the block before those of the tile.
+    pub before: usize,
     width: usize,
     columns: usize,
     pitch: usize,
-    /// Query row `i` sees the keys below `i + shift`.
+    /// Query row `i` sees the keys below `i + shift`, and from `i + low` on.
     shift: isize,
+    low: isize,
+    /// The positions that each row sees, and the position of the first key.
+    visible: Option<(Matrix<i32>, i64)>,
     mask: Option<View<'a>>,
 }
 
 impl Tile<'_> {
-    /// The number of keys that a row sees under the causal mask (the explicit mask is not considered).
+    /// The number of keys.
+    pub fn keys(&self) -> usize {
+        self.keys
+    }
+
+    /// The keys below what a row sees under the causal mask or behind the window, which matmuls skip.
     #[inline(always)]
-    fn seen(&self, row: usize) -> usize {
+    fn below(&self, row: usize) -> usize {
         (row as isize + self.shift).clamp(0, self.keys as isize) as usize
     }
 
-    /// The number of keys that the last row sees, which is the largest of all rows.
-    pub fn reach(&self) -> usize {
-        self.rows.checked_sub(1).map_or(0, |last| self.seen(last))
+    /// The keys that a row sees (the explicit mask is not considered).
+    #[inline(always)]
+    fn seen(&self, row: usize) -> Range<usize> {
+        let (mut start, mut end) =
+            ((row as isize + self.low).clamp(0, self.keys as isize) as usize, self.below(row));
+        if let Some((limits, first)) = self.visible {
+            let limits = limits.rows_after(row);
+            let key = |column: usize| {
+                // SAFETY: the limits have two columns and a row for each row of the tile, and are i32.
+                let position = unsafe { limits.columns_after(column).pointer.read() };
+                (i64::from(position) - first).clamp(0, self.keys as i64) as usize
+            };
+            (start, end) = (start.max(key(0)), end.min(key(1)));
+        }
+        start.min(end)..end
+    }
+
+    /// From the first to the last key that any row sees.
+    fn span(&self) -> Range<usize> {
+        let Some(last) = self.rows.checked_sub(1) else { return 0..0 };
+        if self.visible.is_none() {
+            // Later rows see later keys.
+            let (start, end) = (self.seen(0).start, self.seen(last).end);
+            return start.min(end)..end;
+        }
+        let seen = (0..self.rows).map(|row| self.seen(row)).filter(|seen| !seen.is_empty());
+        let joined = seen.reduce(|all, seen| all.start.min(seen.start)..all.end.max(seen.end));
+        joined.unwrap_or(0..0)
+    }
+
+    /// Whether no row sees any key.
+    pub fn is_empty(&self) -> bool {
+        self.keys == 0 || self.rows == 0
+    }
+
+    /// The number of keys that matmuls compute: those that the last row sees under the causal mask.
+    fn reach(&self) -> usize {
+        self.rows.checked_sub(1).map_or(0, |last| self.below(last))
     }
 
     /// `out = scale a b^T` where not masked; `a` has a row for each query and `b` has a row for each key.
@@ -179,7 +268,7 @@ impl Tile<'_> {
         for (row, scores) in scores.chunks_mut(self.pitch).enumerate().take(self.rows) {
             let mask = mask.index(0, row);
             let reader = Reader::new(&mask);
-            for (start, count) in tiles(self.seen(row)) {
+            for (start, count) in tiles(self.seen(row).end) {
                 let mask = reader.tile(start, count, bytemuck::cast_slice_mut(&mut scratch));
                 for (score, &visible) in scores[start..].iter_mut().zip(mask) {
                     *score = if visible != 0 { *score } else { C::LOWEST };
@@ -223,9 +312,10 @@ fn chunks<'a, C: Number>(
     hidden: C,
 ) -> &'a mut [[C; LANES]] {
     let seen = tile.seen(row);
-    let end = (seen + BAND_ROWS).min(tile.keys).next_multiple_of(LANES);
+    let end = (tile.below(row) + BAND_ROWS).min(tile.keys).next_multiple_of(LANES);
     let scores = &mut scores[row * tile.pitch..][..end];
-    scores[seen..].fill(hidden);
+    scores[..seen.start].fill(hidden);
+    scores[seen.end..].fill(hidden);
     scores.as_chunks_mut().0
 }
 

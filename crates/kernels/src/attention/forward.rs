@@ -1,7 +1,7 @@
 //! Forward pass of attention: blocks of queries by blocks of keys, with a running softmax.
 
 use super::blocks::{
-    Problem, Rows, after, ahead, exponentials, in_place, inverse, load, ranges, scale_rows, store,
+    Problem, Rows, after, ahead, exponentials, in_place, inverse, load, scale_rows, store,
 };
 use super::part;
 use crate::element::{Element, Float, Number, Real};
@@ -37,14 +37,14 @@ pub(super) fn forward<T: Float, O: Element<Compute = T::Compute>>(
     for head in (0..sizes.batch).flat_map(|b| (0..sizes.heads).map(move |h| [b, h])) {
         let key_head = [head[0], head[1] / sizes.group()];
         let next_key_head = after(key_head, [sizes.batch, sizes.key_heads]);
-        for some in ranges(sizes.queries, blocks.rows) {
+        for some in problem.blocks_of_queries() {
             rows.begin();
             load::<T>(kernel_options, q, head, &some, q_rows);
             out_rows.fill(T::Compute::ZERO);
-            for block in ranges(sizes.keys, blocks.keys) {
+            for block in problem.blocks_of_keys() {
                 let tile = problem.tile(head, &some, &block);
-                if tile.reach() == 0 {
-                    break;
+                if tile.is_empty() {
+                    continue;
                 }
                 let k_there = in_place::<T>(k, key_head, &block);
                 // If all keys fit one block, its copy serves all queries of the heads that share it.
@@ -69,7 +69,7 @@ pub(super) fn forward<T: Float, O: Element<Compute = T::Compute>>(
                         kernel_options,
                         scale,
                         q_rows,
-                        k_there.unwrap_or(Matrix::of(k_rows, columns)),
+                        k_there.unwrap_or(Matrix::of(k_rows, columns)).rows_after(tile.before),
                         scores,
                         &soon,
                     )
@@ -80,6 +80,7 @@ pub(super) fn forward<T: Float, O: Element<Compute = T::Compute>>(
                     scale_rows(kernel_options, out_rows, columns, rows.factor);
                 }
                 let soon = [ahead(&out.as_view(), Some(head), &some)];
+                let v_rows = &v_rows[tile.before * columns..];
                 tile.over_keys(kernel_options, T::Compute::ONE, scores, v_rows, out_rows, &soon);
             }
             if let Some(lse) = &mut lse {

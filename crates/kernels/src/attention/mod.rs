@@ -1,6 +1,7 @@
 //! Scaled dot-product attention in blocks of query rows and keys with a running softmax, after FlashAttention
-//! (Dao et al., 2022): the scratch memory is one block of scores, however many keys there are, and blocks
-//! that a causal mask hides are skipped.
+//! (Dao et al., 2022): the scratch memory is one block of scores, however many keys there are. Of a block of keys, only
+//! those between the first and the last that any of the rows sees are computed, whatever hides the others: a causal mask,
+//! a sliding window, or the boundaries of documents.
 //!
 //! Forward, each block of query rows loops over the blocks of keys. Its output accumulates values weighted by
 //! `exp(score - max)`, where `max` is the largest score so far; when a later block has a larger one, the sum
@@ -12,8 +13,8 @@
 //! the earlier blocks that computes the row's maximum, its sum and the mean of its gradient. If all keys fit
 //! one block there are no earlier blocks, and every matmul is computed once.
 //!
-//! **Bits.** How sums are split into blocks depends only on the numbers of queries and keys and on `causal`.
-//! If `causal` is false, the results of a query row do not depend on the other rows.
+//! **Bits.** How sums are split into blocks depends only on the numbers of queries and keys and on which keys the rows
+//! see. Without a causal mask, a window and limits, the results of a query row do not depend on the other rows.
 
 mod backward;
 mod blocks;
@@ -22,6 +23,7 @@ mod part;
 
 use crate::options::KernelOptions;
 use partita_base::DType;
+use std::ops::Range;
 
 use crate::element::dispatch;
 use crate::view::{View, ViewMut};
@@ -35,13 +37,48 @@ pub use part::{attention_part, attention_part_backward, attention_part_backward_
 pub struct AttentionOptions<'a> {
     /// Bool [B or 1, H or 1, S, T]: false hides a key from a query.
     pub mask: Option<View<'a>>,
-    /// Causal mask: query `i` sees the keys `0..=i + query_offset`.
+    /// Causal mask: a query sees no key of a later position.
     pub causal: bool,
-    /// The position of the first query less that of the first key: for decoding with cached keys, and for parts of a
-    /// sequence, where it may be negative.
-    pub query_offset: isize,
+    /// With a window of N, a query sees no key that is N or more positions away.
+    pub window: Option<usize>,
+    /// I32 [B, S, 2]: the position of the first key that a query sees, and of the one behind the last.
+    pub visible: Option<View<'a>>,
+    /// The positions of queries and keys.
+    pub places: Places,
     /// The factor on scores; usually 1 / sqrt(D).
     pub scale: f64,
+}
+
+impl AttentionOptions<'_> {
+    /// Every query sees every key.
+    pub fn new(scale: f64) -> AttentionOptions<'static> {
+        AttentionOptions {
+            mask: None,
+            causal: false,
+            window: None,
+            visible: None,
+            places: Places::behind(0),
+            scale,
+        }
+    }
+}
+
+/// Positions in a sequence: queries and keys are cut into one or two runs of equal length, each of consecutive positions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Places {
+    /// 1 or 2; the second entries below do not count if it is 1.
+    pub runs: usize,
+    /// The position of the first query of each run.
+    pub queries: [isize; 2],
+    /// The position of the first key of each run.
+    pub keys: [isize; 2],
+}
+
+impl Places {
+    /// One run, with the first query so many positions behind the first key.
+    pub fn behind(queries: isize) -> Places {
+        Places { runs: 1, queries: [queries, 0], keys: [0, 0] }
+    }
 }
 
 /// The sizes of one attention problem.
@@ -77,6 +114,13 @@ impl Sizes {
             let fits = mask.rank() == 4 && mask.shape().iter().zip(full).all(|(&m, f)| m == f || m == 1);
             assert!(fits && mask.dtype() == DType::Bool, "a mask of {:?} for scores {full:?}", mask.shape());
         }
+        if let Some(visible) = &options.visible {
+            let fits = visible.shape() == [batch, queries, 2] && visible.dtype() == DType::I32;
+            assert!(fits, "limits of {:?} for {batch} x {queries} queries", visible.shape());
+        }
+        let runs = options.places.runs;
+        assert!((1..=2).contains(&runs), "{runs} runs of positions");
+        assert!(queries.is_multiple_of(runs) && keys.is_multiple_of(runs), "runs are equally long");
         Sizes { batch, heads, key_heads, queries, keys, width }
     }
 
@@ -120,6 +164,19 @@ pub fn attention_backward_workspace_bytes(
     let scores = bytes(dtype, [blocks.scores(); 2]);
     let rows = bytes(dtype, [own, own, shared, shared, shared, shared, early, early, gradients]);
     scores + rows + bytes(dtype, [all, all, all, blocks.rows, blocks.rows.max(blocks.keys)])
+}
+
+/// The pairs of a query and a key whose scores [`attention`] computes for one head, of the first row of a batch: blocks
+/// that are hidden as a whole do not count, nor does the explicit mask.
+pub fn attention_pairs(queries: usize, keys: usize, options: &AttentionOptions<'_>) -> usize {
+    let sizes = Sizes { batch: 1, heads: 1, key_heads: 1, queries, keys, width: 1 };
+    let options = AttentionOptions { mask: None, ..*options };
+    let problem = Problem::new(sizes, &options, forward::KEYS);
+    let blocks = |some: Range<usize>| {
+        let problem = &problem;
+        problem.blocks_of_keys().map(move |block| some.len() * problem.tile([0, 0], &some, &block).keys())
+    };
+    problem.blocks_of_queries().flat_map(blocks).sum()
 }
 
 /// `out = softmax(scale q k^T, masked) v` for each head. `q` and `out` are [B, H, S, D], `k` and `v` are [B,

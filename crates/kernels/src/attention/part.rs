@@ -49,6 +49,7 @@ pub(super) fn write<C: Real>(
 /// The problem over the first `keys` keys; blocks are those of all keys, for which the workspace is.
 fn problem<'a>(sizes: Sizes, options: &'a AttentionOptions<'a>, most: usize, keys: usize) -> Problem<'a> {
     assert!(keys <= sizes.keys, "{keys} keys of {}", sizes.keys);
+    assert!(keys == sizes.keys || options.places.runs == 1, "keys of two runs are not padded");
     let problem = Problem::new(sizes, options, most);
     Problem { sizes: Sizes { keys, ..sizes }, ..problem }
 }
@@ -154,8 +155,8 @@ fn contributions<T: Float, O: Element<Compute = T::Compute>>(
     for key_head in (0..sizes.batch).flat_map(|b| (0..sizes.key_heads).map(move |h| [b, h])) {
         dq_rows.fill(T::Compute::ZERO);
         let members =
-            || (0..group).flat_map(|member| ranges(queries, blocks.rows).map(move |some| (member, some)));
-        for block in ranges(sizes.keys, blocks.keys) {
+            || (0..group).flat_map(|member| problem.blocks_of_queries().map(move |some| (member, some)));
+        for block in problem.blocks_of_keys() {
             load::<T>(kernel_options, k, key_head, &block, k_rows);
             load::<T>(kernel_options, v, key_head, &block, v_rows);
             dk_rows.fill(T::Compute::ZERO);
@@ -163,7 +164,7 @@ fn contributions<T: Float, O: Element<Compute = T::Compute>>(
             for (member, some) in members() {
                 let head = [key_head[0], key_head[1] * group + member];
                 let tile = problem.tile(head, &some, &block);
-                if tile.reach() == 0 {
+                if tile.is_empty() {
                     continue;
                 }
                 load::<T>(kernel_options, q, head, &some, q_rows);
@@ -173,18 +174,21 @@ fn contributions<T: Float, O: Element<Compute = T::Compute>>(
                 for (counts, &peak) in counts.iter_mut().zip(&*peak) {
                     *counts = if peak == nothing() { T::Compute::ZERO } else { one };
                 }
+                let [k_there, v_there] =
+                    [&*k_rows, &*v_rows].map(|rows| Matrix::of(rows, columns).rows_after(tile.before));
                 // SAFETY: the rows of the block were copied above.
-                unsafe { tile.scores(kernel_options, scale, q_rows, Matrix::of(k_rows, columns), p, &[]) };
+                unsafe { tile.scores(kernel_options, scale, q_rows, k_there, p, &[]) };
                 tile.hide(p);
                 exponentials_again(kernel_options, &tile, p, peak, counts);
                 // SAFETY: as above.
-                unsafe { tile.scores(kernel_options, one, dout_rows, Matrix::of(v_rows, columns), dp, &[]) };
+                unsafe { tile.scores(kernel_options, one, dout_rows, v_there, dp, &[]) };
                 gradients(kernel_options, &tile, p, dp, mean, ones, true);
-                tile.over_rows(kernel_options, one, p, dout_rows, dv_rows, &[]);
-                tile.over_rows(kernel_options, scale, dp, q_rows, dk_rows, &[]);
+                let there = tile.before * columns;
+                tile.over_rows(kernel_options, one, p, dout_rows, &mut dv_rows[there..], &[]);
+                tile.over_rows(kernel_options, scale, dp, q_rows, &mut dk_rows[there..], &[]);
                 let kept = member * queries + some.start..member * queries + some.end;
                 let dq_rows = &mut dq_rows[kept.start * columns..kept.end * columns];
-                tile.over_keys(kernel_options, scale, dp, k_rows, dq_rows, &[]);
+                tile.over_keys(kernel_options, scale, dp, &k_rows[there..], dq_rows, &[]);
             }
             store::<O>(kernel_options, dk_rows, ones, &mut dk, key_head, &block);
             store::<O>(kernel_options, dv_rows, ones, &mut dv, key_head, &block);

@@ -10,6 +10,8 @@ struct Problem {
     sizes: [usize; 6],
     mask: Option<Tensor>,
     causal: bool,
+    window: Option<usize>,
+    visible: Option<Tensor>,
     query_offset: usize,
     scale: f64,
 }
@@ -30,14 +32,19 @@ impl Problem {
             let density = draw.pick(&[2, 3]);
             Tensor::random(draw, DType::Bool, &shape, |d| f64::from(u8::from(!d.chance(density))))
         });
-        Problem { sizes, mask, causal: draw.chance(2), query_offset, scale: 0.3 + 0.2 * draw.unit() }
+        let window = draw.chance(2).then(|| draw.pick(&[1, 2, 70, 600, usize::MAX]));
+        let visible = draw.chance(2).then(|| limits(draw, [sizes[0], queries], keys));
+        let scale = 0.3 + 0.2 * draw.unit();
+        Problem { sizes, mask, causal: draw.chance(2), window, visible, query_offset, scale }
     }
 
     fn options(&self) -> AttentionOptions<'_> {
         AttentionOptions {
             mask: self.mask.as_ref().map(Tensor::view),
             causal: self.causal,
-            query_offset: self.query_offset as isize,
+            window: self.window,
+            visible: self.visible.as_ref().map(Tensor::view),
+            places: Places::behind(self.query_offset as isize),
             scale: self.scale,
         }
     }
@@ -83,8 +90,14 @@ impl Problem {
                             });
                             let k_at = (key_head * keys + j) * width;
                             let score: f64 = (0..width).map(|d| q.get(q_at + d) * k.get(k_at + d)).sum();
-                            let behind = self.causal && j > i + self.query_offset;
-                            (!masked && !behind).then_some(score * self.scale)
+                            let position = i + self.query_offset;
+                            let behind = self.causal && j > position;
+                            let far = self.window.is_some_and(|window| j.abs_diff(position) >= window);
+                            let outside = self.visible.as_ref().is_some_and(|visible| {
+                                let at = 2 * (b * queries + i);
+                                !(visible.get(at)..visible.get(at + 1)).contains(&(j as f64))
+                            });
+                            (!masked && !behind && !far && !outside).then_some(score * self.scale)
                         })
                         .collect();
                     let max = scores.iter().flatten().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -101,6 +114,24 @@ impl Problem {
         }
         out
     }
+}
+
+/// For each row the first of `keys` keys that it sees, and the one behind the last: documents in a sequence, or anything.
+pub fn limits(draw: &mut Draw, [batch, queries]: [usize; 2], keys: usize) -> Tensor {
+    let mut values = Vec::new();
+    let are_documents = draw.chance(2);
+    for _ in 0..batch {
+        let (mut start, mut end) = (0, draw.below(keys + 1));
+        for row in 0..queries {
+            if !are_documents {
+                (start, end) = (draw.below(keys + 1), draw.below(keys + 2));
+            } else if row * keys > end * queries {
+                (start, end) = (end, end + draw.below(keys + 1 - end) + usize::from(end < keys));
+            }
+            values.extend([start as f64, end.min(keys) as f64]);
+        }
+    }
+    Tensor::of(DType::I32, &[batch, queries, 2], &values)
 }
 
 proptest! {
@@ -184,7 +215,7 @@ fn a_number_that_is_none_shows_in_the_result() {
     let k = Tensor::of(DType::F32, &[1, 1, 2, 1], &[1.0, 2.0]);
     let mut out = Tensor::zeros(DType::F32, &[1, 1, 1, 1]);
     let mut workspace = vec![0; attention_workspace_bytes(DType::F32, 1, 2, 1)];
-    let options = AttentionOptions { mask: None, causal: false, query_offset: 0, scale: 1.0 };
+    let options = AttentionOptions::new(1.0);
     attention(
         KernelOptions::native(),
         &q.view(),
@@ -219,7 +250,7 @@ fn a_query_has_the_bits_it_has_among_others() {
     let (shape, key_shape) = ([1, 2, 300, 24], [1, 1, 1100, 24]);
     let q = Tensor::random(&mut draw, DType::F32, &shape, |d| 3.0 * d.unit());
     let [k, v] = [(); 2].map(|()| Tensor::random(&mut draw, DType::F32, &key_shape, |d| d.unit()));
-    let options = AttentionOptions { mask: None, causal: false, query_offset: 0, scale: 1.0 };
+    let options = AttentionOptions::new(1.0);
     let run = |first: usize, end: usize| {
         let mut out = Tensor::zeros(DType::F32, &[1, 2, end - first, 24]);
         let mut workspace = vec![0; attention_workspace_bytes(DType::F32, end - first, 1100, 24)];
@@ -256,7 +287,7 @@ fn infinite_scores_and_rows_without_keys_across_blocks() {
     let seen = (0..3 * keys).map(|i| [false, i % keys != 1000, i % keys == 1000][i / keys]);
     let mask =
         Tensor::of(DType::Bool, &[1, 1, 3, keys], &seen.map(|x| f64::from(u8::from(x))).collect::<Vec<_>>());
-    let options = AttentionOptions { mask: Some(mask.view()), causal: false, query_offset: 0, scale: 1.0 };
+    let options = AttentionOptions { mask: Some(mask.view()), ..AttentionOptions::new(1.0) };
     let mut out = ones(&[1, 1, 3, 1]);
     let mut workspace = vec![0xFF; attention_workspace_bytes(DType::F32, 3, keys, 1)];
     attention(
@@ -298,7 +329,8 @@ fn empty_dimensions() {
         .into_iter()
         .flat_map(|sizes| [(sizes, false), (sizes, true)])
     {
-        let problem = Problem { sizes, mask: None, causal, query_offset: 0, scale: 1.0 };
+        let (mask, window, visible) = (None, None, None);
+        let problem = Problem { sizes, mask, causal, window, visible, query_offset: 0, scale: 1.0 };
         let filled = |shape: &[usize]| Tensor::of(DType::BF16, shape, &vec![1.0; shape.iter().product()]);
         let [mut out, q, dout] = [(); 3].map(|()| filled(&problem.query_shape()));
         let [k, v] = [(); 2].map(|()| filled(&problem.key_shape()));
@@ -321,4 +353,56 @@ fn empty_dimensions() {
         // Without keys everything is zero, and without queries the gradients of keys are zero.
         assert!([out, dq, dk, dv].iter().all(|x| x.values().iter().all(|&x| x == 0.0)));
     }
+}
+
+/// Queries come in blocks of at most 144, and keys are left out in lanes of 16.
+#[test]
+fn hidden_blocks_are_not_computed() {
+    let length = 144 * 8;
+    let causal = AttentionOptions { causal: true, ..AttentionOptions::new(1.0) };
+    let pairs = |options: &AttentionOptions<'_>| attention_pairs(length, length, options);
+    assert_eq!(pairs(&AttentionOptions::new(1.0)), length * length);
+    assert_eq!(pairs(&causal), (1..=8).map(|block| 144 * 144 * block).sum());
+    // A window of 144 reaches the block before; the first key of the span is rounded down to a lane.
+    let window = AttentionOptions { window: Some(144), ..causal };
+    let rounded = |first: usize| first / 16 * 16;
+    let span = |block: usize| 144 * (144 * (block + 1) - rounded((144 * block).saturating_sub(143)));
+    assert!(pairs(&window).abs_diff((0..8).map(span).sum()) <= 8 * 144 * 16, "{}", pairs(&window));
+    assert!(pairs(&window) * 2 < pairs(&causal));
+    // Eight documents of one block each, under a causal mask and without.
+    let values: Vec<f64> = (0..length)
+        .flat_map(|row| [row / 144 * 144, (row / 144 + 1) * 144])
+        .map(|position| position as f64)
+        .collect();
+    let documents = Tensor::of(DType::I32, &[1, length, 2], &values);
+    for options in [causal, AttentionOptions::new(1.0)] {
+        let options = AttentionOptions { visible: Some(documents.view()), ..options };
+        let computed = pairs(&options);
+        assert!((8 * 144 * 144..=8 * 144 * 160).contains(&computed), "{computed}");
+    }
+}
+
+/// Pairs of a query and a key that the kernels of each rank compute, for tokens that are contiguous and in zigzag order.
+#[test]
+fn zigzag_order_shares_the_work_evenly() {
+    let (ranks, sequence) = (4, 8 * 144);
+    let pairs = |rank: usize, is_zigzag: bool| -> usize {
+        let shard = sequence / ranks;
+        let starts = |rank: usize| match is_zigzag {
+            true => [rank, 2 * ranks - 1 - rank].map(|chunk| (chunk * shard / 2) as isize),
+            false => [(rank * shard) as isize, 0],
+        };
+        let of = |owner: usize| {
+            let runs = if is_zigzag { 2 } else { 1 };
+            let places = Places { runs, queries: starts(rank), keys: starts(owner) };
+            let options = AttentionOptions { causal: true, places, ..AttentionOptions::new(1.0) };
+            attention_pairs(shard, shard, &options)
+        };
+        (0..ranks).map(of).sum()
+    };
+    let all = |is_zigzag| [0, 1, 2, 3].map(|rank| pairs(rank, is_zigzag));
+    let [contiguous, zigzag] = [false, true].map(all);
+    assert!(zigzag.iter().all(|&pairs| pairs == zigzag[0]), "{zigzag:?}");
+    assert_eq!(zigzag.iter().sum::<usize>(), contiguous.iter().sum::<usize>());
+    assert!(contiguous[3] * 8 > zigzag[0] * 13 && contiguous[0] * 3 < zigzag[0], "{contiguous:?} {zigzag:?}");
 }

@@ -1,5 +1,6 @@
 //! Attention to parts of the keys, joined, is attention to all of them; contributions to gradients add up.
 
+use crate::attention::limits;
 use crate::common::*;
 use partita_base::DType;
 use partita_kernels::*;
@@ -13,11 +14,20 @@ struct Problem {
     queries: usize,
     width: usize,
     causal: bool,
+    window: Option<usize>,
+    visible: Option<Tensor>,
 }
 
 impl Problem {
-    fn options(&self, query_offset: isize) -> AttentionOptions<'static> {
-        AttentionOptions { mask: None, causal: self.causal, query_offset, scale: 0.4 }
+    /// With the positions of the first query and of the first key.
+    fn options(&self, first_query: usize, first_key: usize) -> AttentionOptions<'_> {
+        AttentionOptions {
+            causal: self.causal,
+            window: self.window,
+            visible: self.visible.as_ref().map(Tensor::view),
+            places: Places { runs: 1, queries: [first_query as isize, 0], keys: [first_key as isize, 0] },
+            ..AttentionOptions::new(0.4)
+        }
     }
 
     fn query_shape(&self) -> [usize; 4] {
@@ -48,7 +58,10 @@ proptest! {
         let dtype = draw.pick(&[DType::F64, DType::F32, DType::BF16]);
         // The position of the first query among the keys.
         let first = draw.below(keys);
-        let problem = Problem { queries, width: draw.pick(&[1, 4, 16]), causal: draw.chance(2) };
+        let window = draw.chance(2).then(|| draw.pick(&[1, 60, 500]));
+        let visible = draw.chance(2).then(|| limits(draw, [BATCH, queries], keys));
+        let problem =
+            Problem { queries, width: draw.pick(&[1, 4, 16]), causal: draw.chance(2), window, visible };
         let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
         let tensor = |draw: &mut Draw, shape: &[usize]| Tensor::random(draw, dtype, shape, |d| 2.0 * d.unit());
         let [q, dout] = [(); 2].map(|()| tensor(draw, &problem.query_shape()));
@@ -61,7 +74,7 @@ proptest! {
 
         // All keys at once.
         let mut out = Tensor::zeros(dtype, &problem.query_shape());
-        let options = problem.options(first as isize);
+        let options = problem.options(first, 0);
         let mut workspace = vec![0xFF; attention_workspace_bytes(dtype, queries, keys, problem.width)];
         attention(kernels, &q.view(), &k.view(), &v.view(), &options, &mut out.view_mut(), &mut workspace);
         let mut whole = [&q, &k, &v].map(|x| Tensor::zeros(dtype, &x.shape));
@@ -82,7 +95,7 @@ proptest! {
             let [k, v] = [&k, &v].map(|x| cut(x, start, there, room));
             let mut part = Tensor::scattered(draw, wide, &problem.query_shape());
             let mut own = Tensor::scattered(draw, wide, &rows);
-            let options = problem.options(first as isize - start as isize);
+            let options = problem.options(first, start);
             let mut workspace = vec![0xFF; attention_workspace_bytes(dtype, queries, room, problem.width)];
             attention_part(kernels, [&q.view(), &k.view(), &v.view()], there, &options,
                 [&mut part.view_mut(), &mut own.view_mut()], &mut workspace);
@@ -114,7 +127,7 @@ proptest! {
         for &(start, there) in &cuts {
             let [k, v] = [&k, &v].map(|x| cut(x, start, there, room));
             let mut parts = [&q, &k, &v].map(|x| Tensor::scattered(draw, wide, &x.shape));
-            let options = problem.options(first as isize - start as isize);
+            let options = problem.options(first, start);
             let width = problem.width;
             let bytes = attention_part_backward_workspace_bytes(dtype, HEADS, queries, room, width);
             let mut workspace = vec![0xFF; bytes];
@@ -141,5 +154,103 @@ proptest! {
                 prop_assert!(error <= 4.0 * tolerance * largest, "{} at {}: {}, not {}", dtype, at, sum, right.get(at));
             }
         }
+    }
+}
+
+/// Two runs of queries and keys give what they give one by one, joined by hand.
+#[test]
+fn runs_of_positions_are_seen_where_they_are() {
+    let (length, width) = (150, 8);
+    let draw = &mut Draw(11);
+    let tensor =
+        |draw: &mut Draw, heads: usize| Tensor::random(draw, DType::F64, &[1, heads, 2 * length, width], |d| d.unit());
+    let (q, dout) = (tensor(draw, 2), tensor(draw, 2));
+    let [k, v] = [(); 2].map(|()| {
+        let values = tensor(draw, 1).values();
+        Tensor::of(DType::F64, &[1, 1, 2 * length, width], &values)
+    });
+    let kernels = KernelOptions::native();
+    // Of eight chunks, queries are the third and the sixth, keys the second and the seventh.
+    let starts = [[2, 5], [1, 6]].map(|of| of.map(|chunk: usize| (chunk * length) as isize));
+    let limits: Vec<f64> = (0..2 * length).flat_map(|row| [(row * 3) as f64, 1e6]).collect();
+    let limits = Tensor::of(DType::I32, &[1, 2 * length, 2], &limits);
+    for (window, is_limited) in [(None, false), (Some(400), false), (None, true)] {
+        let options = AttentionOptions { causal: true, window, ..AttentionOptions::new(0.3) };
+        let visible = is_limited.then(|| limits.view());
+        let places = Places { runs: 2, queries: starts[0], keys: starts[1] };
+        let rows = [1, 2, 2 * length];
+        let mut out = Tensor::zeros(DType::F64, &q.shape);
+        let mut lse = Tensor::zeros(DType::F64, &rows);
+        let mut workspace = vec![0xFF; attention_workspace_bytes(DType::F64, 2 * length, 2 * length, width)];
+        let whole = AttentionOptions { places, visible, ..options };
+        attention_part(kernels, [&q.view(), &k.view(), &v.view()], 2 * length, &whole,
+            [&mut out.view_mut(), &mut lse.view_mut()], &mut workspace);
+        let delta = Tensor::zeros(DType::F64, &rows);
+        let bytes = attention_part_backward_workspace_bytes(DType::F64, 2, 2 * length, 2 * length, width);
+        let mut workspace = vec![0xFF; bytes];
+        let mut gradients = [&q, &k, &v].map(|x| Tensor::zeros(DType::F64, &x.shape));
+        let [dq, dk, dv] = &mut gradients;
+        attention_part_backward(kernels,
+            [&q.view(), &k.view(), &v.view(), &lse.view(), &delta.view(), &dout.view()], 2 * length, &whole,
+            [&mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut()], &mut workspace);
+        let mut sums = [&q, &k, &v].map(|x| vec![0.0; x.len()]);
+        let mut right = vec![0.0; q.len()];
+        for run in 0..2 {
+            // Weights of both parts, by the logarithms of their sums.
+            for of_keys in 0..2 {
+                let half = |x: &Tensor, run: usize| {
+                    let heads = x.shape[1];
+                    let at = |h: usize, i: usize| (h * 2 * length + run * length + i) * width;
+                    let all = (0..heads).flat_map(|h| (0..length).map(move |i| (h, i)));
+                    let values: Vec<f64> =
+                        all.flat_map(|(h, i)| (0..width).map(move |d| at(h, i) + d)).map(|i| x.get(i)).collect();
+                    Tensor::of(DType::F64, &[1, heads, length, width], &values)
+                };
+                let [own_q, own_dout] = [&q, &dout].map(|x| half(x, run));
+                let [own_k, own_v] = [&k, &v].map(|x| half(x, of_keys));
+                let own_rows: Vec<f64> = (0..2)
+                    .flat_map(|h| (0..length).map(move |i| h * 2 * length + run * length + i))
+                    .map(|i| lse.get(i))
+                    .collect();
+                let own_lse = Tensor::of(DType::F64, &[1, 2, length], &own_rows);
+                let own_limits: Vec<f64> =
+                    (0..2 * length).map(|i| limits.get(2 * run * length + i)).collect();
+                let own_limits = Tensor::of(DType::I32, &[1, length, 2], &own_limits);
+                let places =
+                    Places { runs: 1, queries: [starts[0][run], 0], keys: [starts[1][of_keys], 0] };
+                let visible = is_limited.then(|| own_limits.view());
+                let options = AttentionOptions { places, visible, ..options };
+                let mut part = Tensor::zeros(DType::F64, &own_q.shape);
+                let mut part_lse = Tensor::zeros(DType::F64, &[1, 2, length]);
+                attention_part(kernels, [&own_q.view(), &own_k.view(), &own_v.view()], length, &options,
+                    [&mut part.view_mut(), &mut part_lse.view_mut()], &mut workspace);
+                let zeros = Tensor::zeros(DType::F64, &[1, 2, length]);
+                let mut own = [&own_q, &own_k, &own_v].map(|x| Tensor::zeros(DType::F64, &x.shape));
+                let [dq, dk, dv] = &mut own;
+                attention_part_backward(kernels,
+                    [&own_q.view(), &own_k.view(), &own_v.view(), &own_lse.view(), &zeros.view(), &own_dout.view()],
+                    length, &options, [&mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut()], &mut workspace);
+                for (which, own) in own.iter().enumerate() {
+                    let of = if which == 0 { run } else { of_keys };
+                    for at in 0..own.len() {
+                        let (h, rest) = (at / (length * width), at % (length * width));
+                        sums[which][(h * 2 + of) * length * width + rest] += own.get(at);
+                    }
+                }
+                for at in 0..part.len() {
+                    let (row, rest) = (at / width, at % (length * width));
+                    let share = match part_lse.get(row) < -1e200 {
+                        true => 0.0,
+                        false => (part_lse.get(row) - own_lse.get(row)).exp(),
+                    };
+                    right[(at / (length * width) * 2 + run) * length * width + rest] += share * part.get(at);
+                }
+            }
+        }
+        let close = |found: &Tensor, right: &[f64]| {
+            (0..found.len()).all(|at| (found.get(at) - right[at]).abs() < 1e-11)
+        };
+        assert!(close(&out, &right), "{window:?} {is_limited}");
+        assert!(gradients.iter().zip(&sums).all(|(found, right)| close(found, right)), "{window:?} {is_limited}");
     }
 }

@@ -1,6 +1,6 @@
 //! A GPT-2 style decoder: learned positions, pre-norm blocks, tanh GELU.
 
-use super::{ExpertsConfig, positive, rate, token_inputs, with_loss};
+use super::{Documents, ExpertsConfig, positive, rate, token_inputs, with_loss};
 use crate::context::Context;
 use crate::init::Init;
 use crate::modules::{Activation, Embedding, LayerNorm, Linear, Mlp, MultiheadAttention};
@@ -25,6 +25,11 @@ pub struct GptConfig {
     pub kv_heads: Option<usize>,
     /// Positions.
     pub sequence: usize,
+    /// How many positions a query sees, its own among them; `None` for all before it.
+    pub window: Option<usize>,
+    /// Whether rows are packed with documents: then there is an input `positions` i32 `[batch, sequence]`, the position of
+    /// each token in its document, and a token sees its own document only.
+    pub documents: bool,
     /// Hidden features of the feed-forward block, in multiples of `dim`.
     pub mlp_ratio: usize,
     /// Dropout after the embedding and each attention and feed-forward block.
@@ -48,6 +53,8 @@ impl Default for GptConfig {
             heads: 4,
             kv_heads: None,
             sequence: 64,
+            window: None,
+            documents: false,
             mlp_ratio: 4,
             dropout: 0.0,
             tied: true,
@@ -77,6 +84,7 @@ impl GptConfig {
         MultiheadAttention {
             kv_heads: self.kv_heads.unwrap_or(self.heads),
             causal: true,
+            window: self.window,
             fused_qkv: self.fused_qkv,
             bias: self.bias,
             init: Some(Init::Normal { std: STD }),
@@ -102,9 +110,17 @@ impl GptConfig {
     pub(super) fn forward(&self, cx: &mut Context, batch: usize) -> Result<Vec<(String, ValueId)>> {
         let init = Init::Normal { std: STD };
         let (tokens, labels) = token_inputs(cx, batch, self.sequence);
+        let documents = self.documents.then(|| Documents::of(cx, batch, self.sequence)).transpose()?;
         let table = Embedding::new(self.vocab, self.dim).init(init);
         let mut x = cx.call("embed_tokens", &table, tokens)?;
-        x = add_positions(cx, x, self.sequence, self.dim)?;
+        x = match &documents {
+            None => add_positions(cx, x, self.sequence, self.dim)?,
+            Some(documents) => {
+                let table = Embedding::new(self.sequence, self.dim).init(init);
+                let places = cx.call("embed_positions", &table, documents.positions)?;
+                cx.builder.add(x, places)?
+            }
+        };
         x = cx.dropout(x, self.dropout)?;
         let norm = LayerNorm::new(self.dim).bias(self.bias);
         let mlp = Mlp {
@@ -121,7 +137,10 @@ impl GptConfig {
         for layer in 0..self.layers {
             x = cx.scope(&format!("layers.{layer}"), |cx| {
                 let h = cx.call("attn_norm", &norm, x)?;
-                let h = cx.call("attn", &attention, h)?;
+                let h = cx.scope("attn", |cx| {
+                    cx.note_kind(&attention);
+                    attention.forward_masked(cx, h, documents.map(|documents| documents.limits))
+                })?;
                 let h = cx.dropout(h, self.dropout)?;
                 let x = cx.builder.add(x, h)?;
                 let h = cx.call("mlp_norm", &norm, x)?;

@@ -1,7 +1,7 @@
 //! A Llama-style decoder: rotary positions, RMS norms, SwiGLU, grouped key/value heads, no biases.
 
 use super::gpt::{STD, residual_init};
-use super::{ExpertsConfig, positive, rate, token_inputs, with_loss};
+use super::{Documents, ExpertsConfig, positive, rate, token_inputs, with_loss};
 use crate::context::Context;
 use crate::init::Init;
 use crate::modules::{Embedding, Linear, MultiheadAttention, RMSNorm, SwiGlu};
@@ -24,6 +24,11 @@ pub struct LlamaConfig {
     pub kv_heads: Option<usize>,
     /// Positions.
     pub sequence: usize,
+    /// How many positions a query sees, its own among them; `None` for all before it.
+    pub window: Option<usize>,
+    /// Whether rows are packed with documents: then there is an input `positions` i32 `[batch, sequence]`, the position of
+    /// each token in its document, and a token sees its own document only.
+    pub documents: bool,
     /// Hidden features of the feed-forward block; `None` is 8/3 of `dim`, rounded up to a multiple
     /// of 16.
     pub hidden: Option<usize>,
@@ -50,6 +55,8 @@ impl Default for LlamaConfig {
             heads: 4,
             kv_heads: Some(2),
             sequence: 64,
+            window: None,
+            documents: false,
             hidden: None,
             rotary_base: 10000.0,
             epsilon: 1e-5,
@@ -77,6 +84,7 @@ impl LlamaConfig {
         MultiheadAttention {
             kv_heads: self.kv_heads.unwrap_or(self.heads),
             causal: true,
+            window: self.window,
             rotary: Some(self.rotary_base),
             fused_qkv: self.fused_qkv,
             bias: false,
@@ -109,6 +117,7 @@ impl LlamaConfig {
     pub(super) fn forward(&self, cx: &mut Context, batch: usize) -> Result<Vec<(String, ValueId)>> {
         let init = Init::Normal { std: STD };
         let (tokens, labels) = token_inputs(cx, batch, self.sequence);
+        let documents = self.documents.then(|| Documents::of(cx, batch, self.sequence)).transpose()?;
         let table = Embedding::new(self.vocab, self.dim).init(init);
         let mut x = cx.call("embed_tokens", &table, tokens)?;
         x = cx.dropout(x, self.dropout)?;
@@ -125,7 +134,10 @@ impl LlamaConfig {
         for layer in 0..self.layers {
             x = cx.scope(&format!("layers.{layer}"), |cx| {
                 let h = cx.call("attn_norm", &norm, x)?;
-                let h = cx.call("attn", &attention, h)?;
+                let h = cx.scope("attn", |cx| {
+                    cx.note_kind(&attention);
+                    attention.forward_masked(cx, h, documents.map(|documents| documents.limits))
+                })?;
                 let h = cx.dropout(h, self.dropout)?;
                 let x = cx.builder.add(x, h)?;
                 let h = cx.call("mlp_norm", &norm, x)?;

@@ -167,6 +167,32 @@ fn image_inputs(cx: &mut Context, batch: usize, image: [usize; 3]) -> (ValueId, 
     (images, cx.input("labels", DType::I32, &[batch]))
 }
 
+/// The documents of packed rows.
+#[derive(Clone, Copy)]
+struct Documents {
+    /// The position of each token in its document, i32 `[batch, sequence]`.
+    positions: ValueId,
+    /// The first position of the row that each token sees, and the one behind its own: i32 `[batch, sequence, 2]`.
+    limits: ValueId,
+}
+
+impl Documents {
+    /// From the input `positions`.
+    fn of(cx: &mut Context, batch: usize, sequence: usize) -> Result<Documents> {
+        let positions = cx.input("positions", DType::I32, &[batch, sequence]);
+        let limits = cx.scope("documents", |cx| {
+            let b = &mut cx.builder;
+            let place = b.iota(b.ty(positions).clone(), 1)?;
+            let first = b.subtract(place, positions)?;
+            let behind = b.offset(place, 1.0)?;
+            let both = [first, behind].map(|limit| b.reshape(limit, &[batch, sequence, 1]));
+            let [first, behind] = both;
+            b.concatenate(&[first?, behind?], 2)
+        })?;
+        Ok(Documents { positions, limits })
+    }
+}
+
 /// `loss` from logits and labels, and the `logits`.
 fn with_loss(cx: &mut Context, logits: ValueId, labels: ValueId) -> Result<Vec<(String, ValueId)>> {
     let loss = losses::cross_entropy(cx, logits, labels)?;

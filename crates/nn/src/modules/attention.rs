@@ -21,6 +21,8 @@ pub struct MultiheadAttention {
     pub kv_heads: usize,
     /// Whether attention is causal: a position attends only to itself and earlier ones.
     pub causal: bool,
+    /// With a window of N, a position attends to none that is N or more away.
+    pub window: Option<usize>,
     /// The base of rotary positions; `None` for no rotation.
     pub rotary: Option<f64>,
     /// One projection `qkv_proj` with the rows of q, then k, then v, instead of three.
@@ -41,6 +43,7 @@ impl MultiheadAttention {
             heads,
             kv_heads: heads,
             causal: false,
+            window: None,
             rotary: None,
             fused_qkv: false,
             bias: true,
@@ -69,6 +72,9 @@ impl MultiheadAttention {
                 self.kv_heads,
             );
         }
+        if self.window == Some(0) {
+            return complain("a window of no tokens", "at least 1 token".into(), 0);
+        }
         if self.rotary.is_some() && !(self.dim / self.heads).is_multiple_of(2) {
             return complain(
                 "rotary positions need an even head dimension",
@@ -79,7 +85,8 @@ impl MultiheadAttention {
         Ok(())
     }
 
-    /// Attention with a mask `i1[batch, 1, sequence or 1, sequence]`: false masks a key.
+    /// Attention with a mask `i1[batch, 1, sequence or 1, sequence]`, of which false masks a key, or with limits `i32[batch,
+    /// sequence, 2]`: the first position that each one sees, and the one behind the last.
     pub fn forward_masked(&self, cx: &mut Context, x: ValueId, mask: Option<ValueId>) -> Result<ValueId> {
         self.validate()?;
         cx.builder.check(&[x])?;
@@ -115,10 +122,11 @@ impl MultiheadAttention {
             q = cx.builder.composite(&ROTARY, &[], &[q, tables[0], tables[1]])?;
             k = cx.builder.composite(&ROTARY, &[], &[k, tables[0], tables[1]])?;
         }
-        let attributes = [
+        let mut attributes = vec![
             ("causal", Attribute::Bool(self.causal)),
             ("scale", Attribute::Float(1.0 / (depth as f64).sqrt())),
         ];
+        attributes.extend(self.window.map(|window| ("window", Attribute::Int(window as i64))));
         let mut operands = vec![q, k, v];
         operands.extend(mask);
         let y = cx.builder.composite(&ATTENTION, &attributes, &operands)?;

@@ -26,13 +26,15 @@ pub struct TensorFeed {
     batch: usize,
     /// Rows to train on, and rows held out after them.
     rows: [usize; 2],
+    /// Whether `positions` are those of the documents whose ids the file has.
+    has_ids: bool,
     /// The seed of the shuffles.
     shuffle: Option<u64>,
 }
 
 impl TensorFeed {
     /// Opens a file: `.safetensors` or `.npz` with a tensor for each input, or a `.npy` file for a model with one input.
-    /// Other tensors are ignored. Numbers are converted to the type of the input.
+    /// `documents`, the ids of the documents of packed tokens, stands for `positions`. Other tensors are ignored. Numbers are converted to the type of the input.
     ///
     /// # Errors
     /// E350 to E361 for a file that cannot be read, E306 for tensors that do not fit the inputs, E303 for fewer rows than a
@@ -48,7 +50,9 @@ impl TensorFeed {
         let mut tensors = IndexMap::new();
         for input in &signature.inputs {
             let only = weights.iter().next().filter(|_| is_array && signature.inputs.len() == 1);
-            let tensor = weights.get(&input.name).or(only.map(|(_, tensor)| tensor));
+            // Positions follow from the ids of documents.
+            let ids = weights.get(DOCUMENTS).filter(|_| input.name == POSITIONS);
+            let tensor = weights.get(&input.name).or(ids).or(only.map(|(_, tensor)| tensor));
             let tensor = tensor.ok_or_else(|| located(missing(&input.name, &weights)))?;
             tensors.insert(input.name.clone(), tensor.clone());
         }
@@ -78,6 +82,7 @@ impl TensorFeed {
                 _ => {}
             }
         }
+        let has_ids = tensors.contains_key(POSITIONS) && weights.get(POSITIONS).is_none();
         let all = rows.map_or(batch, |(_, rows)| rows);
         let held = (all as f64 * held_out.clamp(0.0, 1.0)) as usize;
         let held = if held >= batch && all - held >= batch { held } else { 0 };
@@ -95,6 +100,7 @@ impl TensorFeed {
             tensors,
             batch,
             rows: [all - held, held],
+            has_ids,
             shuffle: None,
         })
     }
@@ -118,10 +124,31 @@ impl TensorFeed {
             }
             let ty = input.ty.with_dtype(tensor.ty.dtype);
             let rows = Literal::from_bytes(&ty, &bytes).expect("the rows of a batch");
+            if self.has_ids && input.name == POSITIONS {
+                return Ok((input.name.clone(), positions(&rows, input)?));
+            }
             Ok((input.name.clone(), converted(&rows, input)?))
         };
         self.inputs.iter().map(value).collect()
     }
+}
+
+/// The input with the position of each token in its document, and the tensor of a file with the ids of documents.
+const POSITIONS: &str = "positions";
+const DOCUMENTS: &str = "documents";
+
+/// The position of each token in its document, from their ids: a token with another id than the one before starts one.
+fn positions(ids: &Literal, input: &Input) -> Result<Literal> {
+    if ids.ty.dtype.is_float() {
+        return Err(unfit(DOCUMENTS, input.ty.to_string(), ids.ty.to_string()));
+    }
+    let (ids, row) = (ids.to_i128(), input.ty.shape.last().copied().unwrap_or(1).max(1));
+    let mut position = 0;
+    let positions = (0..ids.len()).map(|at| {
+        position = if at % row == 0 || ids[at] != ids[at - 1] { 0 } else { position + 1 };
+        position
+    });
+    Ok(Literal::from_i128(&input.ty, positions.collect::<Vec<_>>().into_iter()))
 }
 
 /// Whether dimension 0 of an input is the batch.
@@ -323,6 +350,19 @@ mod tests {
         for other in [open(None), open(Some(6))] {
             assert_eq!(other.resume(&feed.position(7)).unwrap_err().code, "E304");
         }
+    }
+
+    #[test]
+    fn ids_of_documents_give_positions() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("packed.safetensors");
+        let ids = Literal::new([2, 6], vec![7i64, 7, 8, 8, 8, 7, 0, 1, 1, 2, 2, 2]);
+        partita_import::save(&path, &IndexMap::from([(DOCUMENTS.to_string(), ids)])).unwrap();
+        let ty = TensorType::new(DType::I32, [2, 6]);
+        let inputs = vec![Input { name: POSITIONS.to_string(), ty, choices: 6 }];
+        let signature = Signature { inputs, is_bidirectional: false };
+        let fed = TensorFeed::open(&path, 0.0, &signature, 2).unwrap().batch(0).unwrap();
+        assert_eq!(fed[POSITIONS].to_i64(), [0, 1, 0, 1, 2, 0, 0, 0, 1, 0, 1, 2]);
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub struct TextFeed {
     held_out: Option<Batches>,
     batch: usize,
     sequence: usize,
+    has_documents: bool,
     description: String,
 }
 
@@ -37,7 +38,33 @@ impl TextFeed {
         let (train, rest) = corpus.split(validation_fraction, sequence)?;
         let train_batches = Batches::new(train.clone(), sequence, batch, seed)?;
         let held_out = (!rest.is_empty()).then(|| Batches::new(rest, sequence, batch, seed)).transpose()?;
-        Ok(TextFeed { train, train_batches, held_out, batch, sequence, description: corpus.describe() })
+        let description = corpus.describe();
+        Ok(TextFeed { train, train_batches, held_out, batch, sequence, has_documents: false, description })
+    }
+
+    /// With `positions`, the position of each byte in its document; an empty line ends one.
+    pub fn with_documents(mut self, has_documents: bool) -> TextFeed {
+        self.has_documents = has_documents;
+        self
+    }
+
+    fn fed(&self, batch: Batch) -> Fed {
+        let shape = [batch.batch, batch.sequence];
+        let mut positions = Vec::with_capacity(batch.tokens.len());
+        for row in batch.tokens.chunks(batch.sequence) {
+            let mut position = 0;
+            for place in 0..row.len() {
+                let starts = place >= 2 && row[place - 2..place] == [i32::from(b'\n'); 2];
+                position = if starts { 0 } else { position };
+                positions.push(position);
+                position += 1;
+            }
+        }
+        let mut fed = fed(batch);
+        if self.has_documents {
+            fed.insert("positions".to_string(), Literal::new(shape, positions));
+        }
+        fed
     }
 
     /// The training bytes of a step, before they become tensors.
@@ -81,11 +108,11 @@ fn fed(batch: Batch) -> Fed {
 
 impl Feed for TextFeed {
     fn batch(&self, step: u64) -> Result<Fed> {
-        Ok(fed(self.train_bytes(step)))
+        Ok(self.fed(self.train_bytes(step)))
     }
 
     fn validation(&self, index: u64) -> Result<Fed> {
-        Ok(fed(self.held_out_bytes(index)?))
+        Ok(self.fed(self.held_out_bytes(index)?))
     }
 
     fn validation_batches(&self) -> u64 {
@@ -152,6 +179,22 @@ mod tests {
         assert_ne!(feed.batch(3).unwrap(), feed.batch(4).unwrap());
         assert_eq!(feed.tokens_per_batch(), 64);
         assert_eq!(feed.resume(&feed.position(9)).unwrap(), 9);
+    }
+
+    #[test]
+    fn an_empty_line_ends_a_document() {
+        let text = b"ab\n\nc\nd\n\n\n".repeat(200);
+        let feed = TextFeed::new(&Corpus::from_bytes("memory", text), 0.0, 20, 2, 256, 7).unwrap();
+        let fed = feed.with_documents(true).batch(0).unwrap();
+        let (tokens, positions) = (fed["tokens"].to_i64(), fed["positions"].to_i64());
+        for (tokens, positions) in tokens.chunks(20).zip(positions.chunks(20)) {
+            assert_eq!(positions[0], 0);
+            for place in 1..20 {
+                let ends = place > 1 && tokens[place - 2..place] == [10, 10];
+                assert_eq!(positions[place], if ends { 0 } else { positions[place - 1] + 1 });
+            }
+            assert!(positions[1..].contains(&0));
+        }
     }
 
     #[test]

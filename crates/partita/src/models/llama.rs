@@ -33,6 +33,14 @@ pub(super) fn read(section: &mut Section, d: LlamaConfig) -> Result<LlamaConfig>
             .find("kv_heads", "2", "heads of keys and values, a divisor of heads")?
             .or(d.kv_heads),
         sequence: section.get("sequence", d.sequence, "tokens of a row")?,
+        window: section
+            .find("window", "all before it", "positions that a token attends to, its own among them")?
+            .or(d.window),
+        documents: section.get(
+            "documents",
+            d.documents,
+            "whether rows are packed with documents; a token attends to its own alone",
+        )?,
         hidden: section
             .find("hidden", "8/3 of dim, rounded up to 16", "hidden features of the feed-forward block")?
             .or(d.hidden),

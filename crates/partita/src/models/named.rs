@@ -234,6 +234,14 @@ pub fn from_hugging_face(text: &str, origin: &str) -> Result<Table> {
             }
             // A row is as long as the model was trained for, within what one device can attend to.
             set("sequence", size(&["max_position_embeddings"])?.min(8192).into());
+            // Qwen2 names a window that it does not use unless it says so.
+            let is_used = |value: &serde_json::Value| value.as_bool() == Some(true);
+            if kind != "qwen2" || value.get("use_sliding_window").is_some_and(is_used) {
+                let window = value.get("sliding_window").and_then(serde_json::Value::as_i64);
+                if let Some(window) = window.filter(|&window| window > 0) {
+                    set("window", window.into());
+                }
+            }
             set("tied", tied(false).into());
         }
         "bert" => {

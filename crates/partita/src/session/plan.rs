@@ -5,7 +5,7 @@ use partita_base::{Diagnostic, Result};
 use partita_ir::{Role, ValueId};
 use partita_mesh::{Mesh, rank_list};
 use partita_nn::Model;
-use partita_schedule::{Built, Entry, Plan, Primitive, ReadyOptions, Stage};
+use partita_schedule::{Built, Entry, Plan, Primitive, ReadyOptions, Stage, choose_attention};
 
 /// The plan file that means a search: `--plan auto`.
 const AUTO: &str = "auto";
@@ -24,7 +24,7 @@ impl Session {
     pub(super) fn plan_on(&self, model: &Model, mesh: &Mesh) -> Result<Plan> {
         let given = match self.given_plan()? {
             Given::Search => return Ok(self.auto_plan(model, mesh)?.best.plan),
-            Given::Whole(plan) => return Ok(plan),
+            Given::Whole(plan) => return self.chosen(&plan, model, mesh),
             Given::Lines(plan) => plan,
         };
         let config = &self.config.plan;
@@ -35,7 +35,12 @@ impl Session {
         };
         let mut plan = self.config.model.plan(&model.forward, mesh, &options)?;
         plan.entries.extend(given.entries);
-        Ok(plan)
+        self.chosen(&plan, model, mesh)
+    }
+
+    /// A plan with the lines that `auto` stands for.
+    fn chosen(&self, plan: &Plan, model: &Model, mesh: &Mesh) -> Result<Plan> {
+        choose_attention(plan, &model.forward, mesh, &self.config.cluster)
     }
 
     /// Whether the config requests a search.

@@ -53,11 +53,57 @@ fn a_ring_of_keys_changes_nothing() {
     check("gpt", "cp=2", &[RING, "plan.layers.*=checkpoint"]);
 }
 
+const ZIGZAG: &str = "plan.layers.*.attn=ring(zigzag=true)";
+
+/// Windows that end inside a shard, at its boundary and behind the next one; documents; both.
+#[test]
+fn windows_and_documents_change_nothing_on_a_mesh() {
+    for line in [RING, ULYSSES] {
+        for mesh in ["cp=2", "cp=3", "cp=4", "dp=2,cp=2", "tp=2,cp=2", "fsdp=2,cp=2"] {
+            check("gpt", mesh, &[line, "model.window=3", "model.documents=true"]);
+            check("llama", mesh, &[line, "model.window=4"]);
+        }
+        check("mixtral", "cp=2", &[line, "model.window=1"]);
+        check("llama", "cp=4", &[line, "model.window=5", "model.documents=true"]);
+        check("gpt", "cp=2", &[line, "model.documents=true", "train.microbatches=2"]);
+        check("gpt", "pp=2,cp=2", &[line, "model.documents=true", "train.microbatches=2", "model.layers=2"]);
+    }
+    for mesh in ["dp=2", "tp=2", "cp=2", "pp=2"] {
+        check("gpt", mesh, &["model.window=3", "model.documents=true", "model.layers=2"]);
+    }
+}
+
+#[test]
+fn zigzag_order_changes_nothing() {
+    for mesh in ["cp=2", "cp=4", "dp=2,cp=2", "tp=2,cp=2", "fsdp=2,cp=2"] {
+        check("gpt", mesh, &[ZIGZAG]);
+        check("llama", mesh, &[ZIGZAG, "model.window=3", "model.documents=true"]);
+    }
+    check("gpt", "cp=3", &[ZIGZAG, "model.sequence=12"]);
+    check("gpt", "cp=2", &[ZIGZAG, "train.microbatches=2"]);
+    check("gpt", "pp=2,cp=2", &[ZIGZAG, "train.microbatches=2", "model.layers=2"]);
+    check("gpt", "cp=2", &[ZIGZAG, "plan.layers.*=checkpoint"]);
+}
+
+#[test]
+fn zigzag_order_needs_a_causal_mask_and_two_chunks_for_each_rank() {
+    for (name, mesh, found) in [("gpt", "cp=3", "8 tokens, causal"), ("bert", "cp=2", "8 tokens, not causal")] {
+        let mesh = format!("mesh.shape={mesh}");
+        let session = session(name, &["model.sequence=8", "model.layers=1", &mesh, ZIGZAG]);
+        let error = session.build().unwrap_err();
+        assert_eq!((error.code, error.found.as_deref()), ("E235", Some(found)), "{error}");
+    }
+}
+
 const BATCH: usize = 2;
 const DIM: usize = 32;
 
 /// A GPT of one head for each 8 features, lowered for a mesh.
 fn gpt(mesh: &str, sequence: usize, layers: usize, line: &str) -> ProgramSet {
+    gpt_with(mesh, sequence, layers, &[line])
+}
+
+fn gpt_with(mesh: &str, sequence: usize, layers: usize, lines: &[&str]) -> ProgramSet {
     let all = [
         format!("mesh.shape={mesh}"),
         format!("train.batch={BATCH}"),
@@ -67,7 +113,8 @@ fn gpt(mesh: &str, sequence: usize, layers: usize, line: &str) -> ProgramSet {
     ];
     let mut all: Vec<&str> = all.iter().map(String::as_str).collect();
     all.extend(["model.heads=4", "model.vocab=64", "model.dropout=0", "model.tied=false"]);
-    all.extend(["optimizer.clip_grad_norm=0", line]);
+    all.push("optimizer.clip_grad_norm=0");
+    all.extend(lines);
     let session = session("gpt", &all);
     let planned = session.build().unwrap_or_else(|error| panic!("{error}"));
     session.lower(&planned).unwrap_or_else(|error| panic!("{error}"))
@@ -109,6 +156,39 @@ fn keys_and_values_travel_once_forward_and_gradients_home() {
     }
 }
 
+/// Keys travel as many shards as the window of their queries reaches, and their gradients go home directly.
+#[test]
+fn keys_travel_as_far_as_a_window_reaches() {
+    for (window, hops) in [(1, 0), (2, 1), (13, 1), (14, 2), (25, 2), (26, 3), (1000, 3)] {
+        let set = gpt_with("cp=4", 48, 1, &[RING, &format!("model.window={window}")]);
+        let counts = counts(&set, 0);
+        let both = 2 * BATCH * 48 * DIM * 4 / 4;
+        let home = usize::from(hops > 0);
+        for (phase, hops) in [(&counts.forward, hops), (&counts.backward, 2 * hops + home)] {
+            let sent = phase.of(CollectiveKind::CollectivePermute);
+            assert_eq!((sent.logical, sent.bytes), (hops, hops * both), "window {window}: {:?}", seen(phase));
+        }
+    }
+}
+
+/// Half of each shard travels at a time: queries, keys and values to the ranks that compute with them, and results back.
+#[test]
+fn zigzag_order_adds_two_exchanges_each_way() {
+    for ranks in [2, 4] {
+        let set = gpt(&format!("cp={ranks}"), 48, 1, ZIGZAG);
+        let counts = counts(&set, 0);
+        // Bytes of a rank's queries, and of one number for each of its heads and tokens.
+        let (shard, row) = (BATCH * 48 * DIM * 4 / ranks, BATCH * 48 * 4 * 4 / ranks);
+        let forward = (ranks - 1) * 2 * shard + (3 * shard) + (shard + row);
+        let backward = (2 * ranks - 1) * 2 * shard + (4 * shard + 2 * row) + (3 * shard);
+        let all = [(&counts.forward, ranks - 1, forward), (&counts.backward, 2 * ranks - 1, backward)];
+        for (phase, hops, bytes) in all {
+            let sent = phase.of(CollectiveKind::CollectivePermute);
+            assert_eq!((sent.logical, sent.bytes), (hops + 4, bytes), "{ranks} ranks: {:?}", seen(phase));
+        }
+    }
+}
+
 /// Bytes of a Llama's arena on rank 0, with so many tokens on each rank.
 fn arena_bytes(ranks: usize, tokens: usize, lines: &[&str]) -> usize {
     let (mesh, sequence) = (format!("mesh.shape=cp={ranks}"), format!("model.sequence={}", tokens * ranks));
@@ -143,6 +223,14 @@ fn the_cpu_computes_what_one_device_does() {
     for line in [RING, ULYSSES] {
         let all =
             ["mesh.shape=cp=3", "model.dim=24", "model.heads=4", "model.layers=1", "model.sequence=8", line];
+        let session = session("gpt", &all);
+        let verified = session.verify(6, &session.step_runner(), &Unwatched);
+        let report = verified.unwrap_or_else(|e| panic!("{line}: {e}")).report;
+        assert!(report.ok, "{line}: {:?}", report.worst());
+    }
+    for line in [RING, ULYSSES, ZIGZAG] {
+        let all = ["mesh.shape=cp=2", "model.dim=24", "model.heads=4", "model.layers=1", "model.sequence=8", line];
+        let all = [&all[..], &["model.window=3", "model.documents=true"]].concat();
         let session = session("gpt", &all);
         let verified = session.verify(6, &session.step_runner(), &Unwatched);
         let report = verified.unwrap_or_else(|e| panic!("{line}: {e}")).report;

@@ -176,6 +176,12 @@ fn a_description_of_hugging_face_is_a_model() {
         "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 8192}"#;
     let table = from_hugging_face(text, "config.json").unwrap();
     assert_eq!(table["kv_heads"].as_integer(), Some(8));
+    let window = |kind: &str, more: &str| {
+        let text = text.replace("\"llama\"", &format!("\"{kind}\", \"sliding_window\": 4096{more}"));
+        from_hugging_face(&text, "config.json").unwrap().get("window").and_then(|window| window.as_integer())
+    };
+    assert_eq!((window("mistral", ""), window("qwen2", "")), (Some(4096), None));
+    assert_eq!(window("qwen2", ", \"use_sliding_window\": true"), Some(4096));
     for (text, at) in [
         ("{\"model_type\": \n \"llama\",, }", "config.json:2:10"),
         ("{\"model_type\": \"mamba\"}", "config.json"),

@@ -4,9 +4,10 @@
 use std::ops::Range;
 
 use partita_base::DType;
+use partita_ir::composites::attention_window;
 use partita_ir::ops::{Composite, DotGeneral};
 use partita_ir::{AttributesExt, Op, TensorType};
-use partita_kernels::{self as kernels, AttentionOptions, KernelOptions, MAX_RANK};
+use partita_kernels::{self as kernels, AttentionOptions, KernelOptions, MAX_RANK, Places, View};
 
 use super::cut::{Share, outer_dim, ranges};
 use super::random::{Draw, random};
@@ -45,23 +46,20 @@ enum Kind {
         weight: bool,
         results: [Option<usize>; 3],
     },
+    /// With how many positions the first query is behind the first key.
     Attention {
-        causal: bool,
-        query_offset: isize,
-        scale: f64,
+        mask: Mask,
+        behind: isize,
     },
     AttentionGradient {
-        causal: bool,
-        query_offset: isize,
-        scale: f64,
+        mask: Mask,
+        behind: isize,
     },
     AttentionPart {
-        causal: bool,
-        scale: f64,
+        mask: Mask,
     },
     AttentionPartGradient {
-        causal: bool,
-        scale: f64,
+        mask: Mask,
     },
     CrossEntropy {
         ignore_index: i64,
@@ -79,6 +77,26 @@ enum Kind {
         stream: u64,
         draw: Draw,
     },
+}
+
+/// What the attributes of attention say about its scores.
+#[derive(Clone, Copy, Debug)]
+struct Mask {
+    causal: bool,
+    window: Option<usize>,
+    scale: f64,
+}
+
+impl Mask {
+    /// The kernel's options, with `mask` a tensor of bools or the limits of what each query sees.
+    fn options<'a>(self, mask: Option<View<'a>>, places: Places) -> AttentionOptions<'a> {
+        let Mask { causal, window, scale } = self;
+        let (visible, mask) = match mask {
+            Some(limits) if limits.rank() == 3 => (Some(limits), None),
+            mask => (None, mask),
+        };
+        AttentionOptions { mask, causal, window, visible, places, scale }
+    }
 }
 
 fn kind(composite: &Composite) -> Option<Kind> {
@@ -126,16 +144,10 @@ fn kind(composite: &Composite) -> Option<Kind> {
             })
         }
         ("attention", _) => attention(composite, own, &wanted, is_gradient),
-        ("attention_part", false) => match attention(composite, &own[..3], &wanted, false)? {
-            Kind::Attention { causal, scale, .. } => Some(Kind::AttentionPart { causal, scale }),
-            _ => None,
-        },
-        ("attention_part_gradient", false) => match attention(composite, &own[..3], &wanted, false)? {
-            Kind::Attention { causal, scale, .. } if own[5].dtype == first.dtype => {
-                Some(Kind::AttentionPartGradient { causal, scale })
-            }
-            _ => None,
-        },
+        ("attention_part", false) => part(composite, &own[..3]).map(|mask| Kind::AttentionPart { mask }),
+        ("attention_part_gradient", false) if own[5].dtype == first.dtype => {
+            part(composite, &own[..3]).map(|mask| Kind::AttentionPartGradient { mask })
+        }
         ("cross_entropy", _) => {
             let labels = operands.get(1)?;
             let index = matches!(labels.dtype, DType::I32 | DType::I64 | DType::U32 | DType::U64);
@@ -202,6 +214,9 @@ fn attention(composite: &Composite, own: &[&TensorType], wanted: &[i64], is_grad
     let typed = q.dtype.is_float() && q.dtype == k.dtype && q.dtype == v.dtype;
     let masked = match mask {
         [] => true,
+        [limits] if limits.dtype != DType::Bool => {
+            limits.dtype == DType::I32 && limits.shape == [batch, queries, 2]
+        }
         [mask] => {
             let full = [batch, heads, queries, keys];
             mask.dtype == DType::Bool
@@ -210,14 +225,31 @@ fn attention(composite: &Composite, own: &[&TensorType], wanted: &[i64], is_grad
         }
         _ => false,
     };
-    let causal = composite.attributes.flag("causal");
+    if !shared || !typed || !masked {
+        return None;
+    }
+    let mask = Mask {
+        causal: composite.attributes.flag("causal"),
+        window: attention_window(&composite.attributes),
+        scale: composite.attributes.float("scale").ok()?,
+    };
     // With fewer queries than keys, the queries are the last ones.
-    let query_offset = if causal { keys.checked_sub(queries)? as isize } else { 0 };
-    let scale = composite.attributes.float("scale").ok()?;
+    let is_placed = mask.causal || mask.window.is_some();
+    let behind = if is_placed { keys.checked_sub(queries)? as isize } else { 0 };
     match is_gradient {
-        _ if !shared || !typed || !masked => None,
-        false => Some(Kind::Attention { causal, query_offset, scale }),
-        true => (wanted == [0, 1, 2]).then_some(Kind::AttentionGradient { causal, query_offset, scale }),
+        false => Some(Kind::Attention { mask, behind }),
+        true => (wanted == [0, 1, 2]).then_some(Kind::AttentionGradient { mask, behind }),
+    }
+}
+
+/// What a part of attention sees, if it has a kernel with these queries, keys and values.
+fn part(composite: &Composite, own: &[&TensorType]) -> Option<Mask> {
+    let [q, k, ..] = own else { return None };
+    // Where queries and keys are says another operand.
+    let alone = TensorType::new(q.dtype, [&q.shape[..2], &k.shape[2..3], &q.shape[3..]].concat());
+    match attention(composite, &[&alone, own[1], own[2]], &[], false)? {
+        Kind::Attention { mask, .. } => Some(mask),
+        _ => None,
     }
 }
 
@@ -274,12 +306,12 @@ pub(super) fn compile(composite: &Composite, share: Share, kernel_options: Kerne
             );
         }),
         Kind::NormGradient { .. } => return None,
-        Kind::Attention { causal, query_offset, scale } => {
+        Kind::Attention { mask: seen, behind } => {
             let (queries, keys, width) = attention_sizes(&operands);
             let bytes = kernels::attention_workspace_bytes(dtype, queries, keys, width);
             Kernel::new(bytes, move |memory, workspace| {
                 let mask = operands.get(3).map(|mask| mask.view(memory));
-                let options = AttentionOptions { mask, causal, query_offset, scale };
+                let options = seen.options(mask, Places::behind(behind));
                 let [q, k, v] = [0, 1, 2].map(|i| operands[i].view(memory));
                 let scratch = memory.bytes_mut(workspace);
                 kernels::attention(
@@ -294,13 +326,13 @@ pub(super) fn compile(composite: &Composite, share: Share, kernel_options: Kerne
                 Ok(())
             })
         }
-        Kind::AttentionGradient { causal, query_offset, scale } => {
+        Kind::AttentionGradient { mask: seen, behind } => {
             let (queries, keys, width) = attention_sizes(&operands);
             let group = operands[0].shape()[1].checked_div(operands[1].shape()[1]).unwrap_or(0);
             let bytes = kernels::attention_backward_workspace_bytes(dtype, group, queries, keys, width);
             Kernel::new(bytes, move |memory, workspace| {
                 let mask = (operands.len() == 5).then(|| operands[3].view(memory));
-                let options = AttentionOptions { mask, causal, query_offset, scale };
+                let options = seen.options(mask, Places::behind(behind));
                 let [q, k, v] = [0, 1, 2].map(|i| operands[i].view(memory));
                 let dout = operands[operands.len() - 1].view(memory);
                 let [mut dq, mut dk, mut dv] = [0, 1, 2].map(|i| memory.view_mut(&outputs[i]));
@@ -320,12 +352,13 @@ pub(super) fn compile(composite: &Composite, share: Share, kernel_options: Kerne
                 Ok(())
             })
         }
-        Kind::AttentionPart { causal, scale } => {
+        Kind::AttentionPart { mask: seen } => {
             let (queries, keys, width) = attention_sizes(&operands);
             let bytes = kernels::attention_workspace_bytes(dtype, queries, keys, width);
             Kernel::new(bytes, move |memory, workspace| {
-                let (query_offset, keys) = part_of(&operands[3], memory, keys);
-                let options = AttentionOptions { mask: None, causal, query_offset, scale };
+                let (places, keys) = part_of(&operands[3], memory, keys);
+                let limits = operands.get(4).map(|limits| limits.view(memory));
+                let options = seen.options(limits, places);
                 let [q, k, v] = [0, 1, 2].map(|i| operands[i].view(memory));
                 let [mut out, mut lse] = [0, 1].map(|i| memory.view_mut(&outputs[i]));
                 let scratch = memory.bytes_mut(workspace);
@@ -334,13 +367,14 @@ pub(super) fn compile(composite: &Composite, share: Share, kernel_options: Kerne
                 Ok(())
             })
         }
-        Kind::AttentionPartGradient { causal, scale } => {
+        Kind::AttentionPartGradient { mask: seen } => {
             let (queries, keys, width) = attention_sizes(&operands);
             let group = operands[0].shape()[1].checked_div(operands[1].shape()[1]).unwrap_or(0);
             let bytes = kernels::attention_part_backward_workspace_bytes(dtype, group, queries, keys, width);
             Kernel::new(bytes, move |memory, workspace| {
-                let (query_offset, keys) = part_of(&operands[6], memory, keys);
-                let options = AttentionOptions { mask: None, causal, query_offset, scale };
+                let (places, keys) = part_of(&operands[6], memory, keys);
+                let limits = operands.get(7).map(|limits| limits.view(memory));
+                let options = seen.options(limits, places);
                 let views = [0, 1, 2, 3, 4, 5].map(|i| operands[i].view(memory));
                 let [mut dq, mut dk, mut dv] = [0, 1, 2].map(|i| memory.view_mut(&outputs[i]));
                 let scratch = memory.bytes_mut(workspace);
@@ -485,9 +519,12 @@ fn attention_sizes(operands: &[Value]) -> (usize, usize, usize) {
     (q[2], k[2], q[3])
 }
 
-/// The position of the first query less that of the first key, and the number of keys, at most `most`.
-fn part_of(place: &Value, memory: &Memory, most: usize) -> (isize, usize) {
-    let [first_query, first_key, keys] =
-        [0, 1, 2].map(|number| integer(place.element(memory, number * place.stride(0))));
-    ((first_query - first_key) as isize, usize::try_from(keys).unwrap_or(0).min(most))
+/// The positions of a part, and its number of keys, at most `most`.
+fn part_of(place: &Value, memory: &Memory, most: usize) -> (Places, usize) {
+    let numbers = place.shape()[0];
+    let number = |at: usize| integer(place.element(memory, at as isize * place.stride(0)));
+    let runs = (numbers - 1) / 2;
+    let firsts = |at: usize| [0, 1].map(|run| if run < runs { number(at + run) as isize } else { 0 });
+    let places = Places { runs, queries: firsts(0), keys: firsts(runs) };
+    (places, usize::try_from(number(numbers - 1)).unwrap_or(0).min(most))
 }

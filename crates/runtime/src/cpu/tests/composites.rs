@@ -116,6 +116,44 @@ fn attention_with_groups_masks_and_more_keys_than_queries() {
     }
 }
 
+/// Windows and documents, and parts of attention in one run of positions and in two.
+#[test]
+fn attention_with_windows_and_documents() {
+    let mut random = Random(7);
+    for dtype in FLOATS {
+        for (heads, groups, queries, keys) in [(4, 2, 6, 6), (2, 2, 4, 8)] {
+            let q = random.literal(&TensorType::new(dtype, [2, heads, queries, 6]));
+            let [k, v] = [0, 1].map(|_| random.literal(&TensorType::new(dtype, [2, groups, keys, 6])));
+            let limits = (0..2 * queries as i32).flat_map(|row| [row % 3, row % 3 + row % 4 + 1]);
+            let limits = Literal::new([2, queries, 2], limits.collect::<Vec<i32>>());
+            for (causal, window) in [(true, 2), (false, 3), (true, 1 << 40)] {
+                let attributes = [
+                    ("causal", Attribute::Bool(causal)),
+                    ("scale", Attribute::Float(0.4)),
+                    ("window", Attribute::Int(window)),
+                ];
+                let inputs = vec![q.clone(), k.clone(), v.clone()];
+                check_composite(&templates::ATTENTION, &attributes, &inputs, &[0, 1, 2], &mut random);
+                let limited = [inputs.clone(), vec![limits.clone()]].concat();
+                check_composite(&templates::ATTENTION, &attributes, &limited, &[0, 1, 2], &mut random);
+                let rows = [0, 1].map(|_| {
+                    let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+                    random.literal(&TensorType::new(wide, [2, heads, queries]))
+                });
+                for place in [vec![3i64, 1, keys as i64 - 1], vec![2, 6, 0, 5, keys as i64]] {
+                    let place = Literal::new([place.len()], place);
+                    let parts = [inputs.clone(), vec![place.clone(), limits.clone()]].concat();
+                    check_composite(&templates::ATTENTION_PART, &attributes, &parts, &[], &mut random);
+                    let rest = [rows[0].clone(), rows[1].clone(), q.clone(), place, limits.clone()];
+                    let gradients = [inputs.clone(), rest.to_vec()].concat();
+                    let template = &templates::ATTENTION_PART_GRADIENT;
+                    check_composite(template, &attributes, &gradients, &[], &mut random);
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn random_numbers_of_shards() {
     let attributes = |dtype: DType| {

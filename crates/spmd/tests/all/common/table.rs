@@ -529,13 +529,22 @@ fn composites(t: &mut Table) {
     for causal in [false, true] {
         let [q, k, v] = [[n, 4, 5, 2], [n, 2, 5, 2], [n, 2, 5, 2]].map(|shape| t.x(&shape));
         let rows = [0; 2].map(|_| t.x(&[n, 4, 5]));
-        t.add("ring attention", RingAttention { causal, scale: 0.5 }, vec![q.clone(), k.clone(), v.clone()]);
+        let window = causal.then_some(3);
+        let options = RingOptions { causal, window, zigzag: causal, scale: 0.5 };
+        let op = RingAttention { options: options.clone() };
+        t.add("ring attention", op.clone(), vec![q.clone(), k.clone(), v.clone()]);
+        let limits = (0..n * 5).flat_map(|row| [row as i32 % 5 / 2 * 2, row as i32 % 5 / 2 * 2 + 2]);
+        let limits = Literal::new([n, 5, 2], limits.collect::<Vec<i32>>());
+        let operands = vec![q.clone(), k.clone(), v.clone(), limits.clone()];
+        t.add("ring attention of documents", op, operands.clone());
+        let attributes = [("scale", Attribute::Float(0.5)), ("window", Attribute::Int(2))];
+        t.composite(&ATTENTION, &attributes, operands, 3);
         let place = Literal::new([3], vec![2i64, 1, 4]);
         let attributes = [("scale", Attribute::Float(0.5)), ("causal", Attribute::Bool(causal))];
         let mut operands = vec![q.clone(), k, v];
         t.composite(&ATTENTION_PART, &attributes, [&operands[..], std::slice::from_ref(&place)].concat(), 0);
         operands.extend(rows.into_iter().chain([q]));
-        t.add("ring attention gradient", RingAttentionGradient { causal, scale: 0.5 }, operands.clone());
+        t.add("ring attention gradient", RingAttentionGradient { options }, operands.clone());
         operands.push(place);
         t.composite(&ATTENTION_PART_GRADIENT, &attributes, operands, 0);
     }

@@ -9,11 +9,18 @@
 //! The gradient needs the output and that logarithm, so the op returns it. Keys and values travel again, r-1 permutes, and
 //! their gradients travel with them, from rank to rank and at last home: r permutes.
 //!
-//! Uneven shards are padded to the largest, and each part knows how many of its keys exist.
+//! Uneven shards are padded to the largest, and each part knows how many of its keys exist. Under a window, keys travel only
+//! as far as some query sees them.
+//!
+//! Under a causal mask the last rank has the most work. In **zigzag** order it is even: of 2r chunks of the sequence, rank i
+//! computes with the chunks i and 2r-1-i. Each rank sends its two chunks there first, and the results back.
 
+mod ring;
+
+use self::ring::{Ring, Travelling};
 use super::checks::{operand_count, same_type};
 use super::reduce::refused;
-use super::{CollectivePermute, Composite, Pad, ParseOp};
+use super::{Composite, ParseOp};
 use crate::builder::GraphBuilder;
 use crate::composite::{Attribute, Attributes, Template};
 use crate::composites::{ATTENTION_PART, ATTENTION_PART_GRADIENT, head_factors};
@@ -27,24 +34,34 @@ use crate::traits::Traits;
 use crate::types::TensorType;
 use partita_base::{DType, Diagnostic, Result};
 
-/// `(q[b, h, s, d], k[b, g, s, d], v[b, g, s, d]) -> (out[b, h, s, d], lse[b, h, s])`: scaled dot-product attention, and the
-/// logarithm of the sum of the exponentials of each row's scores, in f32 for narrower types. h is a multiple of g.
+/// Which keys a query sees, how scores are scaled, and where the tokens of a rank are.
 #[derive(Clone, PartialEq, Debug)]
-pub struct RingAttention {
+pub struct RingOptions {
     /// Whether a position attends only to itself and earlier ones.
     pub causal: bool,
+    /// With a window of N, a position sees none that is N or more away.
+    pub window: Option<usize>,
+    /// Whether ranks compute in zigzag order. A sequence without an even number of tokens for each rank keeps its order.
+    pub zigzag: bool,
     /// The factor on scores.
     pub scale: f64,
 }
 
-/// `(q, k, v, lse, delta[b, h, s], dout) -> (dq, dk, dv)`: the gradients of [`RingAttention`]. `delta` is the sum of `dout`
-/// times the output over the last dimension, less the cotangent of `lse`.
+/// `(q[b, h, s, d], k[b, g, s, d], v[b, g, s, d], limits i32[b, s, 2]?) -> (out[b, h, s, d], lse[b, h, s])`: scaled
+/// dot-product attention, and the logarithm of the sum of the exponentials of each row's scores, in f32 for narrower types.
+/// h is a multiple of g. `limits` are the position of the first token that each query sees, and of the one behind the last.
+#[derive(Clone, PartialEq, Debug)]
+pub struct RingAttention {
+    /// The mask and the order.
+    pub options: RingOptions,
+}
+
+/// `(q, k, v, lse, delta[b, h, s], dout, limits?) -> (dq, dk, dv)`: the gradients of [`RingAttention`]. `delta` is the sum of
+/// `dout` times the output over the last dimension, less the cotangent of `lse`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RingAttentionGradient {
     /// As in [`RingAttention`].
-    pub causal: bool,
-    /// As in [`RingAttention`].
-    pub scale: f64,
+    pub options: RingOptions,
 }
 
 const NAME: &str = "partita.ring_attention";
@@ -63,8 +80,11 @@ fn row_type(q: &TensorType) -> TensorType {
     TensorType::new(wide(q.dtype), q.shape[..3].to_vec())
 }
 
-fn check(name: &str, q: &TensorType, k: &TensorType, v: &TensorType) -> Result<()> {
+fn check(name: &str, q: &TensorType, k: &TensorType, v: &TensorType, limits: Option<&&TensorType>) -> Result<()> {
     same_type(name, k, v)?;
+    if let (Some(limits), &[batch, _, s, _]) = (limits, &q.shape[..]) {
+        same_type(name, &TensorType::new(DType::I32, [batch, s, 2]), limits)?;
+    }
     let fits = match (&q.shape[..], &k.shape[..]) {
         (&[b, h, s, d], &[kb, g, ks, kd]) => {
             [b, s, d] == [kb, ks, kd] && (h == g || (g > 0 && h.is_multiple_of(g)))
@@ -79,9 +99,16 @@ fn check(name: &str, q: &TensorType, k: &TensorType, v: &TensorType) -> Result<(
         .found(format!("{q}, {k}, {v}")))
 }
 
-/// Tensors over the queries, over the keys, and rows of the queries.
+/// E103 unless there are so many operands, or one more.
+fn count(name: &str, operands: &[&TensorType], needed: usize) -> Result<()> {
+    operand_count(name, &operands[..operands.len().min(needed)], needed)?;
+    operand_count(name, operands, operands.len().min(needed + 1))
+}
+
+/// Tensors over the queries, over the keys, rows of the queries and their limits.
 struct Dims {
     rule: Rule,
+    limits: Vec<Vec<FactorId>>,
     queries: Vec<Vec<FactorId>>,
     keys: Vec<Vec<FactorId>>,
     rows: Vec<Vec<FactorId>>,
@@ -93,18 +120,22 @@ fn dims(q: &TensorType, k: &TensorType) -> Dims {
     let sequence = rule.factor(q.shape[2], FactorKind::Exchange);
     debug_assert_eq!(sequence, SEQUENCE);
     let depth = rule.factor(q.shape[3], FactorKind::Whole);
+    let both = rule.factor(2, FactorKind::Whole);
+    let limits = vec![vec![batch], vec![sequence], vec![both]];
     let rows = vec![vec![batch], heads, vec![sequence]];
     let mut queries = rows.clone();
     queries.push(vec![depth]);
-    Dims { rule, queries, keys: vec![vec![batch], vec![group], vec![sequence], vec![depth]], rows }
+    Dims { rule, queries, keys: vec![vec![batch], vec![group], vec![sequence], vec![depth]], rows, limits }
 }
 
-/// Operations of `products` matmuls between queries, keys and features; half of them under a causal mask.
-fn cost(causal: bool, products: usize, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+/// Operations of `products` matmuls between queries, keys and features; half of them under a causal mask, fewer in a window.
+fn cost(options: &RingOptions, products: usize, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
     let q = operands[0];
-    let share = if causal { 1.0 } else { 2.0 };
+    let tokens = q.shape[2] as f64;
+    let sides = if options.causal { 1.0 } else { 2.0 };
+    let near = options.window.map_or(tokens, |window| (2.0 * window as f64).min(tokens));
     let bytes: usize = operands.iter().chain(results).map(|ty| ty.bytes()).sum();
-    Cost { flops: share * (products * q.element_count()) as f64 * q.shape[2] as f64, bytes: bytes as f64 }
+    Cost { flops: sides * (products * q.element_count()) as f64 * near, bytes: bytes as f64 }
 }
 
 impl Operation for RingAttention {
@@ -113,18 +144,19 @@ impl Operation for RingAttention {
     }
 
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
-        operand_count(NAME, operands, 3)?;
-        check(NAME, operands[0], operands[1], operands[2])?;
+        count(NAME, operands, 3)?;
+        check(NAME, operands[0], operands[1], operands[2], operands.get(3))?;
         Ok(vec![operands[0].clone(), row_type(operands[0])])
     }
 
     fn rule(&self, operands: &[&TensorType], _: &[&TensorType]) -> Rule {
-        let Dims { rule, queries, keys, rows } = dims(operands[0], operands[1]);
-        Rule { operands: vec![queries.clone(), keys.clone(), keys], results: vec![queries, rows], ..rule }
+        let Dims { rule, limits, queries, keys, rows } = dims(operands[0], operands[1]);
+        let all = [queries.clone(), keys.clone(), keys, limits];
+        Rule { operands: all[..operands.len()].to_vec(), results: vec![queries, rows], ..rule }
     }
 
     fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
-        cost(self.causal, 2, operands, results)
+        cost(&self.options, 2, operands, results)
     }
 
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
@@ -141,10 +173,12 @@ impl Operation for RingAttention {
         if let Some(dlse) = context.cotangents[1] {
             delta = b.subtract(delta, dlse)?;
         }
-        let op = RingAttentionGradient { causal: self.causal, scale: self.scale };
-        let &[q, k, v] = context.operands else { unreachable!("three operands") };
-        let gradients = b.push(op, &[q, k, v, context.results[1], delta, dout])?;
-        Ok(gradients.into_iter().zip(context.wanted).map(|(g, wanted)| wanted.then_some(g)).collect())
+        let op = RingAttentionGradient { options: self.options.clone() };
+        let &[q, k, v, ref limits @ ..] = context.operands else { unreachable!("three operands") };
+        let operands = [&[q, k, v, context.results[1], delta, dout], limits].concat();
+        let mut gradients: Vec<Option<ValueId>> = b.push(op, &operands)?.into_iter().map(Some).collect();
+        gradients.resize(context.operands.len(), None);
+        Ok(gradients.into_iter().zip(context.wanted).map(|(g, wanted)| g.filter(|_| *wanted)).collect())
     }
 
     fn evaluate(&self, operands: &[&Literal], _: &[TensorType]) -> Result<Vec<Literal>> {
@@ -152,7 +186,7 @@ impl Operation for RingAttention {
     }
 
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        let ring = Ring::of(context)?;
+        let ring = Ring::of(context, &self.options)?;
         let operands = context.operands().to_vec();
         self.emit(context.builder(), &ring, &operands)
     }
@@ -164,12 +198,15 @@ impl Operation for RingAttention {
 
 impl RingAttention {
     fn emit(&self, b: &mut GraphBuilder, ring: &Ring, operands: &[ValueId]) -> Result<Vec<ValueId>> {
-        let &[q, k, v] = operands else { unreachable!("three operands") };
+        let dims = [2, 2, 2, 1];
+        let operands = ring.enter(b, &operands.iter().copied().zip(dims).collect::<Vec<_>>())?;
+        let &[q, k, v, ref limits @ ..] = &operands[..] else { unreachable!("three operands") };
         let mut travelling = Travelling::new(b, ring, [k, v])?;
         let mut joined: Option<[ValueId; 2]> = None;
-        for &place in &ring.places {
-            let [k, v] = travelling.next(b, ring)?;
-            let part = part(b, &ATTENTION_PART, self.causal, self.scale, &[q, k, v, place])?;
+        for (hop, &place) in ring.places.iter().enumerate() {
+            let [k, v] = travelling.at(b, ring, hop)?;
+            let operands = [&[q, k, v, place], limits].concat();
+            let part = part(b, &ATTENTION_PART, &self.options, &operands)?;
             let part = [part[0], part[1]];
             joined = Some(match joined {
                 Some(before) => join(b, before, part)?,
@@ -177,8 +214,8 @@ impl RingAttention {
             });
         }
         let [out, lse] = joined.expect("there is at least one part");
-        let dtype = b.ty(q).dtype;
-        Ok(vec![b.convert(out, dtype)?, lse])
+        let out = b.convert(out, b.ty(q).dtype)?;
+        ring.leave(b, &[(out, 2), (lse, 2)])
     }
 }
 
@@ -188,9 +225,9 @@ impl Operation for RingAttentionGradient {
     }
 
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
-        operand_count(GRADIENT, operands, 6)?;
+        count(GRADIENT, operands, 6)?;
         let [q, k, v] = [operands[0], operands[1], operands[2]];
-        check(GRADIENT, q, k, v)?;
+        check(GRADIENT, q, k, v, operands.get(6))?;
         for (expected, found) in [(&row_type(q), operands[3]), (&row_type(q), operands[4]), (q, operands[5])] {
             same_type(GRADIENT, expected, found)?;
         }
@@ -198,14 +235,14 @@ impl Operation for RingAttentionGradient {
     }
 
     fn rule(&self, operands: &[&TensorType], _: &[&TensorType]) -> Rule {
-        let Dims { rule, queries, keys, rows } = dims(operands[0], operands[1]);
+        let Dims { rule, limits, queries, keys, rows } = dims(operands[0], operands[1]);
         let results = vec![queries.clone(), keys.clone(), keys.clone()];
-        let operands = vec![queries.clone(), keys.clone(), keys, rows.clone(), rows, queries];
-        Rule { operands, results, ..rule }
+        let all = [queries.clone(), keys.clone(), keys, rows.clone(), rows, queries, limits];
+        Rule { operands: all[..operands.len()].to_vec(), results, ..rule }
     }
 
     fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
-        cost(self.causal, 5, operands, results)
+        cost(&self.options, 5, operands, results)
     }
 
     /// E120.
@@ -218,7 +255,7 @@ impl Operation for RingAttentionGradient {
     }
 
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        let ring = Ring::of(context)?;
+        let ring = Ring::of(context, &self.options)?;
         let operands = context.operands().to_vec();
         self.emit(context.builder(), &ring, &operands)
     }
@@ -230,14 +267,16 @@ impl Operation for RingAttentionGradient {
 
 impl RingAttentionGradient {
     fn emit(&self, b: &mut GraphBuilder, ring: &Ring, operands: &[ValueId]) -> Result<Vec<ValueId>> {
-        let &[q, k, v, lse, delta, dout] = operands else { unreachable!("six operands") };
+        let dims = [2, 2, 2, 2, 2, 2, 1];
+        let operands = ring.enter(b, &operands.iter().copied().zip(dims).collect::<Vec<_>>())?;
+        let &[q, k, v, lse, delta, dout, ref limits @ ..] = &operands[..] else { unreachable!("six operands") };
         let types = [q, k, v].map(|value| b.ty(value).clone());
         let mut travelling = Travelling::new(b, ring, [k, v])?;
         let (mut dq, mut packed): (Option<ValueId>, Option<ValueId>) = (None, None);
-        for &place in &ring.places {
-            let [k, v] = travelling.next(b, ring)?;
-            let operands = [q, k, v, lse, delta, dout, place];
-            let part = part(b, &ATTENTION_PART_GRADIENT, self.causal, self.scale, &operands)?;
+        for (hop, &place) in ring.places.iter().enumerate() {
+            let [k, v] = travelling.at(b, ring, hop)?;
+            let operands = [&[q, k, v, lse, delta, dout, place], limits].concat();
+            let part = part(b, &ATTENTION_PART_GRADIENT, &self.options, &operands)?;
             dq = Some(match dq {
                 Some(sum) => b.add(sum, part[0])?,
                 None => part[0],
@@ -245,119 +284,21 @@ impl RingAttentionGradient {
             let own = ring.pack(b, [part[1], part[2]])?;
             packed = Some(match packed {
                 Some(before) => {
-                    let before = ring.pass_on(b, before)?;
+                    let before = ring.pass_on(b, before, hop)?;
                     b.add(before, own)?
                 }
                 None => own,
             });
         }
-        let (dq, mut packed) = (dq.expect("there is a part"), packed.expect("there is a part"));
-        if ring.places.len() > 1 {
-            packed = ring.pass_on(b, packed)?;
-        }
+        let (dq, packed) = (dq.expect("there is a part"), packed.expect("there is a part"));
+        let packed = ring.pass_home(b, packed)?;
         let rows = types[1].shape[2];
         let [dk, dv] = ring.unpack(b, packed)?.map(|gradient| b.slice_dim(gradient, 2, 0, rows));
-        let gradients = [dq, dk?, dv?];
-        gradients.into_iter().zip(types).map(|(gradient, ty)| b.convert(gradient, ty.dtype)).collect()
-    }
-}
-
-/// How the shards of keys and values travel.
-struct Ring {
-    /// For each of the shards that a rank sees, in order, the operand `place` of its part. The first is its own.
-    places: Vec<ValueId>,
-    /// From each rank to the next.
-    pairs: Vec<(usize, usize)>,
-    /// The largest number of keys in a shard.
-    most: usize,
-}
-
-impl Ring {
-    /// One shard, which is all.
-    fn alone(b: &mut GraphBuilder, keys: usize) -> Ring {
-        let place = b.constant(Literal::new([3], vec![0, 0, keys as i64]));
-        Ring { places: vec![place], pairs: Vec::new(), most: keys }
-    }
-
-    fn of(context: &mut dyn LocalContext) -> Result<Ring> {
-        let Some(peers) = context.peers(SEQUENCE) else {
-            let k = context.operands()[1];
-            let keys = context.builder().ty(k).shape[2];
-            return Ok(Ring::alone(context.builder(), keys));
-        };
-        let count = peers.extents.len();
-        let extents: Vec<i64> = peers.extents.iter().map(|&extent| extent as i64).collect();
-        let starts: Vec<i64> =
-            extents.iter().scan(0, |next, extent| Some(std::mem::replace(next, *next + extent))).collect();
-        let mut places = Vec::with_capacity(count);
-        for hop in 0..count {
-            // After so many hops, a rank holds the shard of the rank that many places before it.
-            let before = |of: &[i64]| (0..count).map(|rank| of[(rank + count - hop) % count]).collect();
-            let numbers: [Vec<i64>; 3] = [starts.clone(), before(&starts), before(&extents)];
-            let mut place = Vec::with_capacity(3);
-            for by_position in numbers {
-                let number = context.by_position(SEQUENCE, &by_position)?;
-                place.push(context.builder().reshape(number, &[1])?);
-            }
-            places.push(context.builder().concatenate(&place, 0)?);
+        let mut gradients = Vec::with_capacity(3);
+        for (gradient, ty) in [dq, dk?, dv?].into_iter().zip(types) {
+            gradients.push((b.convert(gradient, ty.dtype)?, 2));
         }
-        let next = |group: &Vec<usize>| {
-            let group = group.clone();
-            (0..count).map(move |place| (group[place], group[(place + 1) % count])).collect::<Vec<_>>()
-        };
-        let pairs = peers.groups.iter().flat_map(next).collect();
-        Ok(Ring { places, pairs, most: peers.extents.into_iter().max().unwrap_or(0) })
-    }
-
-    /// Two tensors `[b, g, keys, d]` as one `[2, b, g, keys, d]`, padded to the largest shard.
-    fn pack(&self, b: &mut GraphBuilder, tensors: [ValueId; 2]) -> Result<ValueId> {
-        let shape = [&[1], &b.shape(tensors[0])[..]].concat();
-        let [first, second] = tensors.map(|tensor| b.reshape(tensor, &shape));
-        let packed = b.concatenate(&[first?, second?], 0)?;
-        if self.places.len() == 1 {
-            return Ok(packed);
-        }
-        let dtype = b.ty(packed).dtype;
-        let zero = b.scalar(dtype, 0.0);
-        let high = vec![0, 0, 0, (self.most - shape[3]) as i64, 0];
-        b.push1(Pad { low: vec![0; 5], high, interior: vec![0; 5] }, &[packed, zero])
-    }
-
-    fn unpack(&self, b: &mut GraphBuilder, packed: ValueId) -> Result<[ValueId; 2]> {
-        let shape = b.shape(packed)[1..].to_vec();
-        let [first, second] = [0, 1].map(|number| {
-            let one = b.slice_dim(packed, 0, number, number + 1)?;
-            b.reshape(one, &shape)
-        });
-        Ok([first?, second?])
-    }
-
-    /// What the rank before held.
-    fn pass_on(&self, b: &mut GraphBuilder, value: ValueId) -> Result<ValueId> {
-        b.push1(CollectivePermute { pairs: self.pairs.clone() }, &[value])
-    }
-}
-
-/// Keys and values on their way around the ring.
-struct Travelling {
-    own: Option<[ValueId; 2]>,
-    packed: Option<ValueId>,
-}
-
-impl Travelling {
-    fn new(b: &mut GraphBuilder, ring: &Ring, own: [ValueId; 2]) -> Result<Travelling> {
-        let packed = if ring.places.len() > 1 { Some(ring.pack(b, own)?) } else { None };
-        Ok(Travelling { own: Some(own), packed })
-    }
-
-    /// The next shard of keys and values; the first is the rank's own.
-    fn next(&mut self, b: &mut GraphBuilder, ring: &Ring) -> Result<[ValueId; 2]> {
-        if let Some(own) = self.own.take() {
-            return Ok(own);
-        }
-        let packed = self.packed.expect("several shards are packed");
-        let packed = *self.packed.insert(ring.pass_on(b, packed)?);
-        ring.unpack(b, packed)
+        ring.leave(b, &gradients)
     }
 }
 
@@ -365,13 +306,15 @@ impl Travelling {
 fn part(
     b: &mut GraphBuilder,
     template: &'static Template,
-    causal: bool,
-    scale: f64,
+    options: &RingOptions,
     operands: &[ValueId],
 ) -> Result<Vec<ValueId>> {
     let mut attributes = Attributes::new();
-    attributes.insert("causal".to_string(), Attribute::Bool(causal));
-    attributes.insert("scale".to_string(), Attribute::Float(scale));
+    attributes.insert("causal".to_string(), Attribute::Bool(options.causal));
+    attributes.insert("scale".to_string(), Attribute::Float(options.scale));
+    if let Some(window) = options.window {
+        attributes.insert("window".to_string(), Attribute::Int(window as i64));
+    }
     let types: Vec<TensorType> = operands.iter().map(|&value| b.ty(value).clone()).collect();
     b.push(Composite::new(template, attributes, &types)?, operands)
 }
@@ -415,45 +358,52 @@ fn evaluate(
 /// The ops by name.
 pub(crate) const PARSERS: &[(&str, ParseOp)] = &[(NAME, parse_ring_attention), (GRADIENT, parse_gradient)];
 
-fn print(name: &str, causal: bool, scale: f64, printer: &mut OpPrinter) {
-    let scale = format!("{} : f64", print_f64(scale));
-    printer.generic(name, &[("causal", causal.to_string()), ("scale", scale)], &[]);
+fn print(name: &str, options: &RingOptions, printer: &mut OpPrinter) {
+    let mut attributes = vec![("causal", options.causal.to_string())];
+    attributes.push(("scale", format!("{} : f64", print_f64(options.scale))));
+    attributes.extend(options.window.map(|window| ("window", format!("{window} : i64"))));
+    attributes.extend(options.zigzag.then(|| ("zigzag", "true".to_string())));
+    printer.generic(name, &attributes, &[]);
 }
 
-/// The attributes `causal` and `scale` of the generic form.
-fn parse(op: &mut OpParser, operands: usize) -> Result<(bool, f64)> {
+/// The attributes of the generic form, with so many operands or one more.
+fn parse(op: &mut OpParser, operands: usize) -> Result<RingOptions> {
     if !op.generic()? {
         return Err(op.error("E140", format!("`{}` must be written in the generic form", op.name)));
     }
-    op.arity(operands)?;
+    op.at_least(operands)?;
+    op.arity(op.operands.len().min(operands + 1))?;
+    let window = op.attributes.get("window").is_some().then(|| op.index_of("window")).transpose()?;
     match op.attributes.get("scale") {
-        Some(&Value::Float(scale)) => Ok((op.flag("causal"), scale)),
+        Some(&Value::Float(scale)) => {
+            Ok(RingOptions { causal: op.flag("causal"), window, zigzag: op.flag("zigzag"), scale })
+        }
         _ => Err(op.error("E147", format!("`{}` has no scale", op.name)).expected("`scale = 0.125 : f64`")),
     }
 }
 
 impl TextForm for RingAttention {
-    /// The generic form, with `causal` and `scale`.
+    /// The generic form, with the options as attributes.
     fn print(&self, printer: &mut OpPrinter) {
-        print(NAME, self.causal, self.scale, printer);
+        print(NAME, &self.options, printer);
     }
 }
 
 impl TextForm for RingAttentionGradient {
-    /// The generic form, with `causal` and `scale`.
+    /// The generic form, with the options as attributes.
     fn print(&self, printer: &mut OpPrinter) {
-        print(GRADIENT, self.causal, self.scale, printer);
+        print(GRADIENT, &self.options, printer);
     }
 }
 
 fn parse_ring_attention(op: &mut OpParser) -> Result<Vec<ValueId>> {
-    let (causal, scale) = parse(op, 3)?;
-    op.finish(RingAttention { causal, scale })
+    let options = parse(op, 3)?;
+    op.finish(RingAttention { options })
 }
 
 fn parse_gradient(op: &mut OpParser) -> Result<Vec<ValueId>> {
-    let (causal, scale) = parse(op, 6)?;
-    op.finish(RingAttentionGradient { causal, scale })
+    let options = parse(op, 6)?;
+    op.finish(RingAttentionGradient { options })
 }
 
 #[cfg(test)]
@@ -467,32 +417,59 @@ mod tests {
         vec![random(1, &[2, heads, sequence, 3]), random(2, &keys), random(3, &keys)]
     }
 
+    fn options(causal: bool, window: Option<usize>) -> RingOptions {
+        RingOptions { causal, window, zigzag: false, scale: 0.7 }
+    }
+
+    /// Two documents, the second of two tokens.
+    fn limits(sequence: usize) -> Literal {
+        let (cut, end) = (sequence as i32 - 2, sequence as i32);
+        let row = (0..end).flat_map(|token| if token < cut { [0, cut] } else { [cut, end] });
+        Literal::new([2, sequence, 2], [row.clone(), row].into_iter().flatten().collect::<Vec<i32>>())
+    }
+
     #[test]
     fn it_is_attention() {
-        for (causal, sequence) in [(false, 5), (true, 5), (true, 1)] {
-            let inputs = operands(4, 2, sequence);
+        for (causal, sequence, window, limited) in
+            [(false, 5, None, false), (true, 5, None, false), (true, 1, None, false), (true, 5, Some(2), false)]
+                .into_iter()
+                .chain([(false, 5, Some(2), false), (false, 5, None, true), (true, 5, Some(3), true)])
+        {
+            let mut inputs = operands(4, 2, sequence);
+            inputs.extend(limited.then(|| limits(sequence)));
             let mut attributes = Attributes::new();
             attributes.insert("causal".to_string(), Attribute::Bool(causal));
             attributes.insert("scale".to_string(), Attribute::Float(0.7));
+            if let Some(window) = window {
+                attributes.insert("window".to_string(), Attribute::Int(window as i64));
+            }
             let types: Vec<TensorType> = inputs.iter().map(|input| input.ty.clone()).collect();
             let expected = apply(Composite::new(&ATTENTION, attributes, &types).unwrap(), &inputs);
-            let found = apply(RingAttention { causal, scale: 0.7 }, &inputs);
+            let found = apply(RingAttention { options: options(causal, window) }, &inputs);
             assert_close(&found[0], &expected[0], "out");
         }
     }
 
     #[test]
     fn gradients_of_both_results_are_those_of_differences() {
-        for causal in [false, true] {
-            check_gradient(RingAttention { causal, scale: 0.7 }, operands(2, 1, 3), &[true; 3]);
+        for (causal, window) in [(false, None), (true, None), (true, Some(2)), (false, Some(1))] {
+            let op = RingAttention { options: options(causal, window) };
+            check_gradient(op, operands(2, 1, 3), &[true; 3]);
         }
+        let inputs = [operands(2, 1, 4), vec![limits(4)]].concat();
+        check_gradient(RingAttention { options: options(true, None) }, inputs, &[true, true, true, false]);
     }
 
     #[test]
     fn batch_and_groups_may_be_cut() {
-        check_rule(RingAttention { causal: true, scale: 1.0 }, &operands(4, 2, 3));
-        let op = RingAttention { causal: true, scale: 1.0 };
+        check_rule(RingAttention { options: options(true, None) }, &operands(4, 2, 3));
+        let inputs = [operands(4, 2, 3), vec![limits(3)]].concat();
+        check_rule(RingAttention { options: options(true, Some(2)) }, &inputs);
+        let op = RingAttention { options: options(true, None) };
         let types: Vec<TensorType> = operands(3, 2, 3).iter().map(|input| input.ty.clone()).collect();
-        assert!(refusal(op, &types).contains("E116"));
+        assert!(refusal(op.clone(), &types).contains("E116"));
+        let mut types: Vec<TensorType> = inputs.iter().map(|input| input.ty.clone()).collect();
+        types[3].shape[1] = 2;
+        assert!(refusal(op, &types).contains("operands"), "limits of other queries");
     }
 }
