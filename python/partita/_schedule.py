@@ -26,7 +26,11 @@ def plan_of(plan: Plan | str | Mapping[str, Any] | None) -> Plan:
 
 
 def step_options(
-    optimizer: Any, microbatches: int, clip_grad_norm: float | None, sequence_parallel: bool
+    optimizer: Any,
+    microbatches: int,
+    clip_grad_norm: float | None,
+    sequence_parallel: bool,
+    precision: str | None = None,
 ) -> tuple[optim.Optimizer, dict[str, Any]]:
     """The optimizer, and the options of a step as Rust takes them."""
     rule = optim.of(optimizer)
@@ -35,6 +39,7 @@ def step_options(
         "microbatches": microbatches,
         "clip_grad_norm": clip_grad_norm,
         "sequence_parallel": sequence_parallel,
+        "precision": precision,
     }
     return rule, options
 
@@ -182,11 +187,12 @@ class Schedule(At):
         microbatches: int = 1,
         clip_grad_norm: float | None = None,
         sequence_parallel: bool = False,
+        precision: str | None = None,
     ) -> None:
         super().__init__(self, "")
         self.model = model
         self.mesh = mesh_of(mesh)
-        self._optimizer, self._options = step_options(optimizer, microbatches, clip_grad_norm, sequence_parallel)
+        self._optimizer, self._options = step_options(optimizer, microbatches, clip_grad_norm, sequence_parallel, precision)
         self._native = _partita.Schedule(model._native, self.mesh, self._options)
         if plan is not None:
             self.extend(plan)

@@ -26,7 +26,9 @@ class Trainer:
 
     ``plan`` is a ``Plan``, a text, a dictionary from module patterns to styles, or None, which shards only the batch.
     ``optimizer`` is one of ``partita.optim``, its name, or a new optimizer of PyTorch, which is read and not changed;
-    AdamW by default. With ``microbatches``, the gradients of the parts of a batch are summed before the update.
+    AdamW by default. With ``microbatches``, the gradients of the parts of a batch are summed before the update. With
+    ``precision="bf16"`` the model computes in bf16 while parameters, their gradients and updates keep f32;
+    ``precision="f16"`` also scales the loss, and skips steps whose gradients are not finite.
 
     Raises ``PartitaError``: E055 for a model without a loss, E057 for an optimizer's number out of range, what the plan
     refuses, E394 for what PyTorch cannot run.
@@ -42,6 +44,7 @@ class Trainer:
         microbatches: int = 1,
         clip_grad_norm: float | None = None,
         sequence_parallel: bool = False,
+        precision: str | None = None,
         seed: int = 0,
         engine: str = "native",
         _options: dict[str, Any] | None = None,
@@ -49,10 +52,11 @@ class Trainer:
         self.model = model
         self.mesh = mesh_of(mesh)
         self.plan = plan_of(plan)
-        rule, options = step_options(optimizer, microbatches, clip_grad_norm, sequence_parallel)
+        rule, options = step_options(optimizer, microbatches, clip_grad_norm, sequence_parallel, precision)
         if _options is not None:
             options = _options | {"optimizer": options["optimizer"]}
         self.lr = rule.lr
+        self._precision = precision
         self.grad_norm: float | None = None
         if engine == "native":
             self._native: _partita.Trainer | Ranks = _partita.Trainer(model._native, self.plan, self.mesh, options, seed)
@@ -79,6 +83,11 @@ class Trainer:
         with observe("partita::step", self._native):
             loss, self.grad_norm = self._native.step(packed, self.lr if lr is None else lr)
         return loss
+
+    @property
+    def loss_scale(self) -> float | None:
+        """The factor of the loss in the next step; None where the loss is not scaled."""
+        return None if self._precision != "f16" else float(to_numpy(self._native.get("optimizer.scale.loss")))
 
     @property
     def steps(self) -> int:

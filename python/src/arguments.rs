@@ -47,7 +47,7 @@ pub fn argument(value: &Bound<'_, PyAny>, of: &str) -> PyResult<Argument> {
 /// The options of a step, from a dictionary of the Python side.
 ///
 /// # Errors
-/// E004 for an unknown optimizer or constant, E057 for a number out of range.
+/// E004 for an unknown optimizer, constant or precision, E057 for a number out of range.
 pub fn build_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<BuildOptions> {
     let mut optimizer = Optimizer::adamw();
     if let Some(value) = options.get_item("optimizer")? {
@@ -60,6 +60,10 @@ pub fn build_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Bu
     }
     if let Some(value) = options.get_item("decay_1d")? {
         step.decay_1d = value.extract()?;
+    }
+    if let Some(value) = options.get_item("precision")? {
+        let name: Option<String> = value.extract()?;
+        step = name.map_or(Ok(step.clone()), |name| step.in_precision(&name)).or_raise(py)?;
     }
     step.validate().or_raise(py)?;
     let mut built = BuildOptions::new(step);

@@ -6,7 +6,7 @@ use crate::literal::Literal;
 use crate::ops::Groups;
 use crate::rule::{FactorId, Rule};
 use crate::text::OpPrinter;
-use crate::traits::Traits;
+use crate::traits::{Precision, Traits};
 use crate::types::TensorType;
 use partita_base::{DType, Result};
 
@@ -165,6 +165,11 @@ pub trait Operation {
     /// The traits of the op for lowering and execution. `node` is its application in `graph`.
     fn traits(&self, graph: &Graph, node: &Node) -> Traits<'_>;
 
+    /// The element type in which it computes under [mixed precision](crate::precision).
+    fn precision(&self) -> Precision {
+        Precision::Operands
+    }
+
     /// A view op with a result of this shape, for a part of its operand; `None` if that needs
     /// another op.
     fn onto_shape(&self, _shape: &[usize]) -> Option<Op> {
@@ -269,6 +274,9 @@ macro_rules! ops {
             }
             fn traits(&self, graph: &Graph, node: &Node) -> Traits<'_> {
                 ops!(@each [$($($variant)+)*] self, op => op.traits(graph, node))
+            }
+            fn precision(&self) -> Precision {
+                ops!(@each [$($($variant)+)*] self, op => op.precision())
             }
             fn onto_shape(&self, shape: &[usize]) -> Option<Op> {
                 ops!(@each [$($($variant)+)*] self, op => op.onto_shape(shape))

@@ -19,6 +19,13 @@ pub const TOKENS: &str = "tokens";
 /// The prefix of optimizer state names.
 pub const OPTIMIZER_PREFIX: &str = "optimizer.";
 
+/// The name of the state that holds the scale of the loss, an f32 scalar; 0 before the first step.
+pub const LOSS_SCALE: &str = "optimizer.scale.loss";
+/// The name of the state that counts steps with finite gradients since the scale of the loss last changed.
+pub const GOOD_STEPS: &str = "optimizer.good_steps.loss";
+/// The name of the state that counts steps that were skipped because gradients were not finite.
+pub const SKIPPED_STEPS: &str = "optimizer.skipped_steps.loss";
+
 const GRADIENT_PREFIX: &str = "grad.";
 const COTANGENT_PREFIX: &str = "cotangent.";
 const MICROBATCH_MARK: &str = ".micro";

@@ -35,6 +35,17 @@ pub enum Traits<'a> {
     Refused,
 }
 
+/// The element type in which an op computes under [mixed precision](crate::precision).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Precision {
+    /// The narrow type: a sum of products, whose terms are added in a wider type.
+    Product,
+    /// Its own type: in few bits its results would lose their meaning.
+    Own,
+    /// The widest type of its operands.
+    Operands,
+}
+
 /// The function of an elementwise op that devices know by name. An op with another function is
 /// opaque until it has a variant here.
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -8,6 +8,7 @@ pub mod cotangents;
 mod functional;
 pub mod init;
 pub mod initializer;
+pub mod loss_scaling;
 pub mod losses;
 pub mod model;
 pub mod models;
@@ -23,6 +24,7 @@ pub use cotangents::with_cotangents;
 pub use init::Init;
 pub use initializer::Initializer;
 pub use model::Model;
+pub use loss_scaling::LossScaling;
 pub use models::{
     BertConfig, DeepseekConfig, ExpertsConfig, GptConfig, LlamaConfig, MlpConfig, ModelConfig, T5Config,
     UnetConfig, VitConfig, WideResNetConfig,
@@ -34,7 +36,7 @@ pub use modules::{
 };
 pub use optim::Optimizer;
 pub use schedule::{Decay, LrSchedule};
-pub use step::{StepOptions, append_update, gradient_graph, gradient_graph_wrt, train_step};
+pub use step::{StepOptions, append_update, gradient_graph, gradient_graph_wrt, scaled_gradient_graph, train_step};
 pub use stored::{Stored, Values};
 
 use partita_base::DType;

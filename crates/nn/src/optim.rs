@@ -10,6 +10,7 @@ mod adam8bit;
 mod elementwise;
 mod lamb;
 mod muon;
+pub(crate) mod rounding;
 
 use crate::accumulation_dtype;
 use partita_base::{DType, Diagnostic, Result};
@@ -131,6 +132,8 @@ pub(crate) struct Shared {
     keep: Option<ValueId>,
     /// Adafactor's share of the new squared gradient, and its relative step.
     relative: Option<[ValueId; 2]>,
+    /// The seed of stochastic rounding, where parameters in bf16 are rounded so.
+    pub rounding: Option<ValueId>,
 }
 
 /// A parameter at its update: tensors in the type of the arithmetic.
@@ -373,7 +376,7 @@ impl Optimizer {
     /// The scalars of a step from its `learning_rate` (a float) and `step` (i64, from 1).
     pub(crate) fn shared(&self, b: &mut GraphBuilder, rate: ValueId, step: ValueId) -> Result<Shared> {
         let rate = b.convert(rate, DType::F64)?;
-        let mut shared = Shared { step_size: rate, rate, denominator: None, keep: None, relative: None };
+        let mut shared = Shared { step_size: rate, rate, denominator: None, keep: None, relative: None, rounding: None };
         match *self {
             Optimizer::Sgd { .. } => {}
             Optimizer::Adam { beta1, beta2, .. }
@@ -459,7 +462,12 @@ impl Optimizer {
             | Optimizer::Muon { .. }
             | Optimizer::Adam8bit { .. } => elementwise::update(self, b, shared, &subject)?,
         };
-        Ok((b.convert(p, ty.dtype)?, states))
+        let is_random = (ty.dtype, wide) == (DType::BF16, DType::F32) && ty.rank() > 0;
+        let new = match shared.rounding.filter(|_| is_random) {
+            Some(seed) => rounding::to_bf16(b, p, seed, &name)?,
+            None => b.convert(p, ty.dtype)?,
+        };
+        Ok((new, states))
     }
 }
 
@@ -484,7 +492,7 @@ fn step_by(b: &mut GraphBuilder, p: ValueId, change: ValueId, size: ValueId) -> 
 }
 
 /// A scalar in the type and shape of `like`.
-fn spread_over(b: &mut GraphBuilder, scalar: ValueId, like: ValueId) -> Result<ValueId> {
+pub(crate) fn spread_over(b: &mut GraphBuilder, scalar: ValueId, like: ValueId) -> Result<ValueId> {
     let ty = b.ty(like).clone();
     let scalar = b.convert(scalar, ty.dtype)?;
     b.broadcast_scalar(scalar, &ty.shape)

@@ -4,11 +4,12 @@
 //! the gradient graph into one over many microbatches with outputs of the same names.
 
 use crate::accumulation_dtype;
-use crate::optim::Optimizer;
+use crate::loss_scaling::{LossScaling, Scaler, taken_or_kept};
+use crate::optim::{Optimizer, rounding};
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::ops::UnaryKind;
-use partita_ir::port::{GRADIENT_NORM, LEARNING_RATE, LOSS, STEP, gradient_name, state_name};
-use partita_ir::{Graph, GraphBuilder, Phase, Role, TensorType, ValueId, autodiff, graph_edit, remat};
+use partita_ir::port::{GRADIENT_NORM, LEARNING_RATE, LOSS, SEED, STEP, gradient_name, state_name};
+use partita_ir::{Graph, GraphBuilder, Phase, Role, TensorType, ValueId, autodiff, graph_edit, precision, remat};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Options of the parameter update.
@@ -25,6 +26,13 @@ pub struct StepOptions {
     pub decay_1d: bool,
     /// Whether the step also returns the gradients (before clipping), as outputs `grad.<parameter>`.
     pub output_gradients: bool,
+    /// The narrower type in which the model computes; parameters, their gradients and their updates keep their own. See
+    /// [`partita_ir::precision`].
+    pub precision: Option<DType>,
+    /// Whether new parameters in bf16 are rounded up or down at random, so that small updates are not lost.
+    pub stochastic_rounding: bool,
+    /// The scale of the loss over time; without it the loss is not scaled.
+    pub loss_scaling: Option<LossScaling>,
 }
 
 impl StepOptions {
@@ -36,7 +44,25 @@ impl StepOptions {
             grad_norm: true,
             decay_1d: false,
             output_gradients: false,
+            precision: None,
+            loss_scaling: None,
+            stochastic_rounding: false,
         }
+    }
+
+    /// The same options for a model that computes in this type, `bf16` or `f16`; f16 scales the loss. E004 for another name.
+    pub fn in_precision(&self, name: &str) -> Result<StepOptions> {
+        let narrow = DType::from_name(name).filter(|dtype| matches!(dtype, DType::BF16 | DType::F16));
+        let narrow = narrow.ok_or_else(|| {
+            Diagnostic::new("E004", format!("the precision cannot be {name}")).expected("bf16 or f16").found(name)
+        })?;
+        let loss_scaling = (narrow == DType::F16).then(LossScaling::default);
+        Ok(StepOptions { precision: Some(narrow), loss_scaling, ..self.clone() })
+    }
+
+    /// The same options for a model that computes everything in the type of its parameters.
+    pub fn in_full_precision(&self) -> StepOptions {
+        StepOptions { precision: None, loss_scaling: None, ..self.clone() }
     }
 
     /// E057 if a number is out of range.
@@ -48,13 +74,15 @@ impl StepOptions {
                 .expected("a finite number above 0")
                 .found(norm.to_string()));
         }
+        self.loss_scaling.iter().try_for_each(LossScaling::validate)?;
         self.optimizer.validate()
     }
 }
 
-/// The whole step: [`gradient_graph`], then [`append_update`].
+/// The whole step: the forward graph in the precision of the options, [`scaled_gradient_graph`], then [`append_update`].
 pub fn train_step(forward: &Graph, options: &StepOptions) -> Result<Graph> {
-    append_update(&gradient_graph(forward)?, options)
+    let computed = options.precision.map(|compute| precision::mixed(forward, compute, &|_| false)).transpose()?;
+    append_update(&scaled_gradient_graph(computed.as_ref().unwrap_or(forward), &[], options.loss_scaling)?, options)
 }
 
 /// The forward graph with the gradient of its output `loss` (a float scalar) with respect to every
@@ -68,6 +96,16 @@ pub fn gradient_graph(forward: &Graph) -> Result<Graph> {
 /// [`gradient_graph`] with the gradients of these inputs too: further outputs `grad.<input>`. E055
 /// if there is no float input of that name.
 pub fn gradient_graph_wrt(forward: &Graph, also: &[&str]) -> Result<Graph> {
+    scaled_gradient_graph(forward, also, None)
+}
+
+/// [`gradient_graph_wrt`] whose gradients are those of the loss times the scale of this step; [`append_update`] divides by
+/// it.
+pub fn scaled_gradient_graph(
+    forward: &Graph,
+    also: &[&str],
+    scaling: Option<LossScaling>,
+) -> Result<Graph> {
     let loss = forward.output_named(LOSS).ok_or_else(|| {
         Diagnostic::new("E055", format!("`{}` has no loss to differentiate", forward.name))
             .expected("an output named `loss`")
@@ -98,8 +136,14 @@ pub fn gradient_graph_wrt(forward: &Graph, also: &[&str]) -> Result<Graph> {
     builder.phase = Phase::InputGrad;
     builder.path = "loss".to_string();
     builder.stage = stage_of(builder.graph(), loss);
-    let one = builder.scalar(ty.dtype, 1.0);
-    let gradients = autodiff::backward(&mut builder, &[(loss, one)], &params)?;
+    let seed = match scaling {
+        Some(scaling) => {
+            let scale = scaling.current(&mut builder)?;
+            builder.convert(scale, ty.dtype)?
+        }
+        None => builder.scalar(ty.dtype, 1.0),
+    };
+    let gradients = autodiff::backward(&mut builder, &[(loss, seed)], &params)?;
     let mut outputs = Outputs::default();
     outputs.push(LOSS, loss);
     outputs.extend_others(forward, |name| name == LOSS);
@@ -125,12 +169,12 @@ pub fn gradient_graph_wrt(forward: &Graph, also: &[&str]) -> Result<Graph> {
     }
     let mut graph = outputs.finish(builder);
     graph.aliases = aliases;
-    remat::rematerialise(graph_edit::prune(graph))
+    precision::widen_sums(&remat::rematerialise(graph_edit::prune(graph))?)
 }
 
 /// Completes a graph that has parameters and outputs `loss` and `grad.<parameter>` to a step. New
 /// inputs: `learning_rate` (a scalar of the accumulation type), `step` (i64, from 1; shared with
-/// dropout), the optimizer states. Outputs: `loss`, `grad_norm` (the global norm before clipping,
+/// dropout), the optimizer states, those of loss scaling. Outputs: `loss`, `grad_norm` (the global norm before clipping,
 /// if requested), the other outputs, the new parameters and the new states under the names of the
 /// old ones, which they replace. E056 if a gradient is missing.
 pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
@@ -143,7 +187,7 @@ pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
     let outputs = graph.output_names.iter().map(String::as_str).zip(graph.outputs.iter().copied());
     let named: BTreeMap<&str, ValueId> = outputs.rev().collect();
     let mut names = Vec::with_capacity(params.len());
-    let mut gradients = Vec::with_capacity(params.len());
+    let mut gradients: Vec<ValueId> = Vec::with_capacity(params.len());
     for &parameter in &params {
         let name = graph.value(parameter).name.clone();
         let gradient = named.get(gradient_name(&name).as_str()).copied().ok_or_else(|| {
@@ -171,13 +215,38 @@ pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
         states.push(inputs.collect());
     }
 
-    let norm = match options.grad_norm || options.clip_grad_norm.is_some() {
+    let scaler = options.loss_scaling.map(|scaling| Scaler::new(&mut b, scaling)).transpose()?;
+    if let Some(scaler) = &scaler {
+        gradients = scaler.unscaled(&mut b, &gradients)?;
+        b.stage = 0;
+    }
+    let norm = match options.grad_norm || options.clip_grad_norm.is_some() || scaler.is_some() {
         true => Some(gradient_norm(&mut b, &gradients, wide)?),
         false => None,
     };
     let limit = norm.zip(options.clip_grad_norm);
     let factor = limit.map(|(norm, limit)| clip_factor(&mut b, norm, limit)).transpose()?;
-    let shared = options.optimizer.shared(&mut b, rate, step)?;
+    let good = scaler.as_ref().zip(norm).map(|(scaler, norm)| scaler.is_good(&mut b, norm)).transpose()?;
+    // The norm of what is applied: a skipped step applies nothing.
+    let applied = match (norm, good) {
+        (Some(norm), Some(good)) => {
+            let zero = b.full_like(norm, 0.0)?;
+            Some(b.select(good, norm, zero)?)
+        }
+        _ => norm,
+    };
+    let taken = match &scaler {
+        Some(scaler) => scaler.taken(&mut b, step)?,
+        None => step,
+    };
+    let mut shared = options.optimizer.shared(&mut b, rate, taken)?;
+    if options.stochastic_rounding {
+        let seed = match b.graph().input_named(SEED) {
+            Some(seed) => seed,
+            None => b.input(SEED, TensorType::scalar(DType::U64), Role::Input),
+        };
+        shared.rounding = Some(rounding::seed_of(&mut b, seed, step)?);
+    }
     let mut new_params = Vec::with_capacity(params.len());
     let mut new_states = Vec::with_capacity(params.len());
     for (index, &parameter) in params.iter().enumerate() {
@@ -191,15 +260,27 @@ pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
             gradient = b.multiply(gradient, factor)?;
         }
         let decay = options.decay_1d || b.ty(parameter).rank() >= 2;
-        let (parameter, updated) =
+        let (mut new, mut updated) =
             options.optimizer.update(&mut b, &shared, parameter, gradient, &states[index], decay)?;
-        new_params.push(parameter);
+        if let Some(good) = good {
+            new = taken_or_kept(&mut b, good, new, parameter)?;
+            for (new, &old) in updated.iter_mut().zip(&states[index]) {
+                *new = taken_or_kept(&mut b, good, *new, old)?;
+            }
+        }
+        new_params.push(new);
         new_states.push(updated);
     }
+    b.path = "optimizer".to_string();
+    b.stage = 0;
+    let scales = match (&scaler, good) {
+        (Some(scaler), Some(good)) => scaler.next(&mut b, good)?,
+        _ => Vec::new(),
+    };
 
     let mut outputs = Outputs::default();
     outputs.push(LOSS, loss);
-    if let Some(norm) = norm {
+    if let Some(norm) = applied {
         outputs.push(GRADIENT_NORM, norm);
     }
     outputs.extend_others(graph, |name| name == LOSS || gradient_names.contains(name));
@@ -212,6 +293,10 @@ pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
     for (old, new) in states.iter().flatten().zip(new_states.iter().flatten()) {
         let name = b.graph().value(*old).name.clone();
         aliases.push((position[old], outputs.push(&name, *new)));
+    }
+    for (name, new) in scales {
+        let old = b.graph().input_named(name).expect("loss scaling reads its states");
+        aliases.push((position[&old], outputs.push(name, new)));
     }
     if options.output_gradients {
         for (name, &gradient) in names.iter().zip(&gradients) {
@@ -265,7 +350,7 @@ fn parameters(graph: &Graph) -> Result<Vec<ValueId>> {
 
 /// The stage of the node that computes a value. A parameter is updated in the stage of its complete
 /// gradient.
-fn stage_of(graph: &Graph, value: ValueId) -> usize {
+pub(crate) fn stage_of(graph: &Graph, value: ValueId) -> usize {
     graph.value(value).definition.map_or(0, |(node, _)| graph.node(node).stage)
 }
 

@@ -213,6 +213,10 @@ pub struct LowerArgs {
     /// into how many chunks the logits are split.
     #[arg(long, conflicts_with = "counts")]
     pub why: bool,
+    /// Instead of printing the step, list how many bytes of activations a rank keeps for the backward pass of a microbatch,
+    /// and how much work is done again for it: the choices of --activation-limit.
+    #[arg(long, conflicts_with_all = ["counts", "stage", "why"])]
+    pub kept: bool,
     /// Print the rank's graph after the named passes of lowering; `all` for every pass. `partita opt --list` lists the
     /// names.
     #[arg(long, value_name = "PASS,..", value_delimiter = ',', conflicts_with_all = ["counts", "stage"])]

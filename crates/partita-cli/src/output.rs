@@ -12,7 +12,7 @@ pub mod tensors;
 use crate::commands::bench::Measurement;
 use crate::commands::bench::profile::Profile;
 use events::{
-    Bucket, Counts, Edges, Event, Failure, Note, Overlaps, Sample, Step, Stopped, Summary, Text, Validation,
+    Bucket, Counts, Edges, Event, Failure, KeptRows, Note, Overlaps, Sample, Step, Stopped, Summary, Text, Validation,
     Verify,
 };
 use format::{bytes, duration, number, short, table};
@@ -333,6 +333,14 @@ impl Output {
         self.emit(overlaps);
         if !self.json && !overlaps.buckets.is_empty() {
             self.print(&overlap_table(overlaps));
+        }
+    }
+
+    /// What a rank may keep for its backward pass.
+    pub fn kept(&mut self, rows: &KeptRows) {
+        self.emit(rows);
+        if !self.json {
+            self.print(&rows.text());
         }
     }
 

@@ -8,7 +8,7 @@ use partita_ir::{InputKind, Literal, TensorType, Value};
 use partita_nn::Model;
 use partita_schedule::feed::{Fed, scalars};
 use partita_schedule::tensors::{inputs_of, outputs_by_name, zero_states};
-use partita_schedule::verify::{Report, StepRunner, compare, half};
+use partita_schedule::verify::{Report, StepRunner, coarsest, compare};
 
 impl Session {
     /// Runs the gradients of the step on its mesh for recorded inputs, and compares each recorded output, loss and gradient.
@@ -86,7 +86,7 @@ impl Session {
                 .found(recorded.keys().cloned().collect::<Vec<_>>().join(", ")));
         }
         let of_params = model.params.values().map(|spec| spec.ty.dtype).next();
-        let dtype = half(&built.step).or(of_params).unwrap_or(DType::F32);
+        let dtype = coarsest(&built.step).or(of_params).unwrap_or(DType::F32);
         Ok((compare(&expected, &actual, None, None, dtype), unknown))
     }
 }

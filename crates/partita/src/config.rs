@@ -2,7 +2,9 @@
 
 mod argument;
 mod bundled;
+mod memory;
 mod optimizer;
+mod precision;
 mod reader;
 
 use crate::cluster::cluster;
@@ -18,6 +20,7 @@ use partita_nn::{LrSchedule, Optimizer, StepOptions};
 use partita_pipeline::Order;
 use partita_runtime::{Cpu, KernelChoice, MemoryLimit};
 use partita_schedule::batch_shards;
+use precision::Mixed;
 use reader::{Optional, Reader};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -73,6 +76,8 @@ pub struct Train {
     pub sample_bytes: usize,
     /// How much memory the process takes at most: `80%` of what there is, or bytes such as `8G`.
     pub memory_limit: MemoryLimit,
+    /// The most bytes of activations that a rank keeps for the backward pass of a microbatch; others are computed again.
+    pub activation_limit: Option<usize>,
     /// Operations that a verification may cost on the interpreter.
     pub verify_limit: f64,
     /// Which machine code the kernels use.
@@ -303,8 +308,9 @@ impl Config {
 
     /// The sections other than `[model]`.
     fn with_model(model: Arc<dyn ModelSource>, reader: &mut Reader) -> Result<Config> {
-        let train = Train::read(reader, model.terms())?;
+        let (train, mixed) = Train::read(reader, model.terms())?;
         let (step, schedule) = optimizer::read(reader, train.steps)?;
+        let step = mixed.apply(step, train.dtype)?;
         let data = reader.section("data", |s| {
             Ok(Data {
                 path: s.find(
@@ -397,15 +403,17 @@ impl Config {
 }
 
 impl Train {
-    fn read(reader: &mut Reader, terms: Terms) -> Result<Train> {
-        let train = reader.section("train", |s| {
+    /// The section, and what it says of mixed precision.
+    fn read(reader: &mut Reader, terms: Terms) -> Result<(Train, Mixed)> {
+        let (train, mixed) = reader.section("train", |s| {
             let usual = terms.dtype.unwrap_or(DType::F32).name().to_string();
             let dtype = s.get("dtype", usual, "type of parameters and activations: f32, f64, bf16 or f16")?;
             let known = ["f32", "f64", "bf16", "f16"];
             let dtype = DType::from_name(&dtype).filter(|d| d.is_float()).ok_or_else(|| {
                 Diagnostic::new("E004", format!("`train.dtype` cannot be {dtype}")).expected(known.join(", "))
             })?;
-            Ok(Train {
+            let mixed = Mixed::read(s)?;
+            let train = Train {
                 steps: s.get("steps", 100, "optimizer steps")?,
                 batch: s.get("batch", terms.rows.unwrap_or(32), "rows of the global batch")?,
                 microbatches: s.get("microbatches", 1, "microbatches of a step")?,
@@ -443,6 +451,7 @@ impl Train {
                     Some(Value::String(text)) => MemoryLimit::parse(&text)?,
                     Some(other) => MemoryLimit::parse(&other.to_string())?,
                 },
+                activation_limit: memory::activation_limit(s)?,
                 verify_limit: s.get(
                     "verify_limit",
                     VERIFY_LIMIT,
@@ -458,11 +467,12 @@ impl Train {
                         text.parse().map_err(|error: Box<Diagnostic>| error.at("[train] kernels"))?
                     }
                 },
-            })
+            };
+            Ok((train, mixed))
         })?;
         train.check()?;
         terms.check(train.batch, train.dtype)?;
-        Ok(train)
+        Ok((train, mixed))
     }
 }
 

@@ -6,12 +6,12 @@
 //! as it is and add a report to what is printed.
 
 use crate::layouts::{annotated, origin};
-use partita_base::{Diagnostic, Result, did_you_mean};
+use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_cost::Cluster;
 use partita_ir::ops::Composite;
 use partita_ir::{
     ClassGraph, Graph, Literal, Operation, Registry, Role, Target, TensorType, evaluate, evaluate_ranks,
-    graph_edit, remat, text,
+    graph_edit, precision, remat, text,
 };
 use partita_mesh::Mesh;
 use partita_program::{
@@ -84,6 +84,7 @@ impl OptOptions {
         match name {
             "cluster" => self.cluster = Cluster::ready(value)?,
             "bucket_cap_bytes" => self.lower.bucket_cap_bytes = number.map_err(|_| unread("a number"))?,
+            "kept_bytes" => self.lower.kept_bytes = Some(number.map_err(|_| unread("a number"))?),
             "logits_bytes" => self.lower.logits_bytes = number.map_err(|_| unread("a number"))?,
             "fused_ops" => self.lower.fused_ops = number.map_err(|_| unread("a number"))?,
             "fused_inputs" => self.lower.fused_inputs = number.map_err(|_| unread("a number"))?,
@@ -114,6 +115,21 @@ const GRAPH_PASSES: &[GraphPass] = &[
         name: "remat",
         about: "compute what marked groups of the forward pass do not keep again where the backward pass reads it",
         run: |graph, _, _| remat::rematerialise(graph.clone()),
+    },
+    GraphPass {
+        name: "precision-bf16",
+        about: "compute products and what follows from them in bf16 beside parameters of a wider type",
+        run: |graph, _, _| precision::mixed(graph, DType::BF16, &|_| false),
+    },
+    GraphPass {
+        name: "precision-f16",
+        about: "as precision-bf16, in f16",
+        run: |graph, _, _| precision::mixed(graph, DType::F16, &|_| false),
+    },
+    GraphPass {
+        name: "widen-sums",
+        about: "end sums whose narrow result is only converted to a wider type in that type",
+        run: |graph, _, _| precision::widen_sums(graph),
     },
     GraphPass {
         name: "split-fused",

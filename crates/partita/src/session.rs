@@ -385,7 +385,7 @@ impl Session {
 
     /// How steps are lowered for listings and counts; a run adds the check of its loss.
     pub fn lower_options(&self) -> LowerOptions {
-        LowerOptions::default()
+        LowerOptions { kept_bytes: self.config.train.activation_limit, ..LowerOptions::default() }
     }
 
     /// The programs of all ranks.
@@ -402,6 +402,7 @@ impl Session {
         RunnerOptions {
             cpu: self.cpu.clone(),
             memory: self.config.train.memory_limit,
+            kept_bytes: self.config.train.activation_limit,
             workers,
             deterministic,
             record,
@@ -475,9 +476,10 @@ impl Session {
     pub fn verify(&self, rows: usize, runner: &dyn StepRunner, watcher: &dyn Watcher) -> Result<Verified> {
         let session = self.clone().with_batch(rows);
         let model = with_loss(session.model()?)?;
+        let is_mixed = self.config.step.precision.is_some();
         let precise = match self.config.train.dtype {
-            _ if self.config.model.terms().dtype.is_some() => None,
-            DType::F64 => None,
+            _ if self.config.model.terms().dtype.is_some() => is_mixed.then(|| model.clone()),
+            DType::F64 => is_mixed.then(|| model.clone()),
             _ => Some(with_loss(session.clone().with_dtype(DType::F64).model()?)?),
         };
         let verification = Verification {

@@ -110,6 +110,23 @@ pub struct Trainer {
     state: Finished,
 }
 
+/// That a step was skipped, if it was: the report before it counts fewer skipped steps.
+fn skipped(before: Option<&StepReport>, report: &StepReport) -> Option<String> {
+    let now = report.scaling?;
+    let counted = |report: &StepReport| report.scaling.map(|scaling| scaling.skipped);
+    // Of a resumed run only what is skipped from here on is told.
+    let is_more = match before.and_then(counted) {
+        Some(before) => now.skipped > before,
+        None => now.skipped > 0 && report.grad_norm == Some(0.0),
+    };
+    is_more.then(|| {
+        format!(
+            "step {} is skipped: its gradients are not finite. The loss is multiplied by {} from now on",
+            report.step, now.scale
+        )
+    })
+}
+
 impl Trainer {
     /// A run of a session on the data that suits its model, from the beginning or from a checkpoint.
     ///
@@ -268,6 +285,9 @@ impl Trainer {
             let done = step + 1;
             if let Some(profiler) = &mut self.profiler {
                 profiler.after(done, self.step.train_loop.runner_mut());
+            }
+            if let Some(note) = skipped(self.state.last.as_ref(), &report) {
+                observer.note(&note);
             }
             (self.state.done, self.state.last) = (done, Some(report));
             observer.ran(self.step.train_loop.runner());

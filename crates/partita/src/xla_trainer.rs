@@ -159,6 +159,7 @@ impl XlaTrainer {
             step: line.step,
             loss: line.loss.unwrap_or(f64::NAN),
             grad_norm: line.grad_norm,
+            scaling: None,
             tokens_per_s: tokens / took.as_secs_f64().max(1e-9),
             peak_bytes_planned: 0,
             peak_bytes_used: 0,

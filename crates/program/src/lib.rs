@@ -35,6 +35,7 @@ pub use overlap::{Overlap, gradient_overlap};
 pub use partita_base::CollectiveId;
 pub use passes::fuse::{Apart, Fusion, Why};
 pub use passes::head::{HeadCut, Whole};
+pub use passes::keep::Kept;
 pub use passes::{Lowering, PASSES, Pass, PassContext, find_pass};
 pub use program::{
     Action, Buffer, BufferId, BufferKind, Checked, Compute, Instruction, Origin, Port, Program, ProgramSet,
@@ -83,6 +84,9 @@ pub struct LowerOptions {
     /// Keep input gradients and weight gradients apart: they share no region and no collective, so
     /// a timetable may run them at different times. Set for timetables that do.
     pub split_backward: bool,
+    /// The most bytes of forward values that a rank keeps for the backward pass of a microbatch; what is left out is computed
+    /// again.
+    pub kept_bytes: Option<usize>,
 }
 
 impl LowerOptions {
@@ -103,6 +107,7 @@ impl Default for LowerOptions {
             logits_bytes: 128 << 20,
             guard: true,
             split_backward: false,
+            kept_bytes: None,
         }
     }
 }
@@ -130,4 +135,21 @@ pub fn fusion(locals: &[ClassGraph], options: &LowerOptions, target: &dyn Region
     let heads = lowering.heads(&context);
     let lowering = lowering.run(&PASSES[decompose + 1..=fuse], &context, &mut |_, _| {})?;
     Ok(Fusion { heads, ..lowering.fusion().expect("the pass `fuse` has run").clone() })
+}
+
+/// Bytes of forward values that a rank keeps for its backward pass against the work that is done again for it, for `points`
+/// budgets from all that is read to the least, largest first. One stage of a step.
+///
+/// # Errors
+/// As [`lower`].
+pub fn kept_curve(
+    locals: &[ClassGraph],
+    options: &LowerOptions,
+    target: &dyn RegionTarget,
+    points: usize,
+) -> Result<Vec<Kept>> {
+    let options = &LowerOptions { kept_bytes: None, ..options.clone() };
+    let context = PassContext { options, target };
+    let lowering = Lowering::new(locals)?.run(&PASSES[..find_pass("keep")?], &context, &mut |_, _| {})?;
+    Ok(passes::keep::curve(&lowering.graphs()[0].graph, points))
 }

@@ -54,6 +54,8 @@ pub struct RunnerOptions {
     /// finite, before programs that were lowered with a guard replace parameters and states: they
     /// keep their values from the step before.
     pub nan_guard: bool,
+    /// See [`partita_program::LowerOptions::kept_bytes`].
+    pub kept_bytes: Option<usize>,
     /// Watchdog: how long all ranks of this process may make no progress before the run fails as stuck.
     pub watchdog: Duration,
     /// The memory limit of the process: the arenas of all ranks are checked against it before they
@@ -73,6 +75,7 @@ impl Default for RunnerOptions {
             workers: None,
             deterministic: false,
             nan_guard: true,
+            kept_bytes: None,
             watchdog: Duration::from_secs(120),
             memory: MemoryLimit::default(),
             record: false,

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
-use partita_ir::port::TOKENS;
+use partita_ir::port::{LOSS_SCALE, SKIPPED_STEPS, TOKENS};
 use partita_ir::{InputKind, OutputKind, Pieces, Role};
 use partita_kernels::Scalar;
 use partita_mesh::{Mesh, Sharding};
@@ -76,6 +76,8 @@ pub struct StepReport {
     pub loss: f64,
     /// The norm of the gradients, if it is an output.
     pub grad_norm: Option<f64>,
+    /// The scaling of the loss, if it is scaled.
+    pub scaling: Option<Scaling>,
     /// Elements of the batch's integer tensor `tokens` (or else rows of its first tensor) per second of this
     /// step.
     pub tokens_per_s: f64,
@@ -83,6 +85,15 @@ pub struct StepReport {
     pub peak_bytes_planned: usize,
     /// Bytes used so far of the most used arena of this process.
     pub peak_bytes_used: usize,
+}
+
+/// The state of loss scaling after a step.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Scaling {
+    /// The factor of the loss in the next step.
+    pub scale: f64,
+    /// Steps so far that changed no parameter because gradients were not finite.
+    pub skipped: u64,
 }
 
 /// A required tensor of every batch.
@@ -232,6 +243,7 @@ impl TrainLoop {
             step: self.step,
             loss,
             grad_norm,
+            scaling: self.scaling()?,
             tokens_per_s: tokens as f64 / begin.elapsed().as_secs_f64().max(1e-9),
             peak_bytes_planned: planned.map(|program| program.arena_bytes).max().unwrap_or(0),
             peak_bytes_used: self.runner.peak_bytes_used().into_iter().max().unwrap_or(0),
@@ -304,6 +316,17 @@ impl TrainLoop {
                 .help("the step graph must name its loss `loss`")
         })?;
         Ok((loss, self.number(OutputKind::GradientNorm)?))
+    }
+
+    /// The state of loss scaling; `None` if the step does not scale its loss.
+    fn scaling(&self) -> Result<Option<Scaling>> {
+        if !self.inputs.iter().any(|layout| layout.name == LOSS_SCALE) {
+            return Ok(None);
+        }
+        let (scale, skipped) = (self.tensor(LOSS_SCALE)?, self.tensor(SKIPPED_STEPS)?);
+        let read = |bytes: &[u8]| bytes.try_into().map(f32::from_le_bytes).unwrap_or(f32::NAN);
+        let count = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes).unwrap_or(0);
+        Ok(Some(Scaling { scale: f64::from(read(&scale.bytes)), skipped: count(&skipped.bytes) }))
     }
 
     fn batch_input(&self, name: &str) -> Option<&BatchInput> {

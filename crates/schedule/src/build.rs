@@ -21,7 +21,7 @@ use partita_ir::ops::Composite;
 use partita_ir::port::LOSS;
 use partita_ir::{Attribute, Graph, InputKind, Pieces, Role, TensorType, Value, graph_edit};
 use partita_mesh::{AxisList, Mesh, Sharding, Slice};
-use partita_nn::{Model, StepOptions, append_update, gradient_graph_wrt, train_step};
+use partita_nn::{LossScaling, Model, StepOptions, append_update, scaled_gradient_graph};
 use partita_pipeline::{Cut, Edge, Order, StageGraph, Timetable};
 use partita_spmd::{
     Layouts, Options, Partitioned, is_computed, microbatch, partition, propagate, specialise, split_fused,
@@ -177,13 +177,14 @@ impl BuildOptions {
     }
 }
 
-/// The step as the model defines it: one device, one batch, no plan. Verification compares with
-/// this step. A model that is a whole step already is not differentiated and gets no optimizer.
-pub fn reference_step(model: &Model, options: &StepOptions) -> Result<Graph> {
-    if model.is_step() {
-        return Ok(model.forward.clone());
+/// The step as the model defines it: one device, one batch, no plan but for the precision of its lines. Verification
+/// compares with this step. A model that is a whole step already is not differentiated and gets no optimizer.
+pub fn reference_step(structured: &Structured, options: &StepOptions) -> Result<Graph> {
+    let forward = structured.in_precision(structured.model.forward.clone(), options)?;
+    if structured.model.is_step() {
+        return Ok(forward);
     }
-    train_step(&model.forward, options)
+    append_update(&scaled_gradient_graph(&forward, &[], options.loss_scaling)?, options)
 }
 
 /// The training step of a model, planned for `mesh`.
@@ -235,7 +236,7 @@ pub fn build_gradients(
 ) -> Result<Built> {
     let structured = restructure(plan, model, tools)?;
     let pipeline = structured.pipeline(mesh, options)?;
-    let (graph, pieces, mut spoken_of) = gradients_of(&structured, &pipeline, options)?;
+    let (graph, pieces, mut spoken_of) = gradients_of(&structured, &pipeline, options, None)?;
     let is_cotangent =
         |value: &Value| matches!(InputKind::of(&value.name, &value.role, false), InputKind::Cotangent(_));
     if structured
@@ -350,7 +351,7 @@ pub(crate) fn unplaced_step(
 ) -> Result<Unplaced> {
     let pipeline = structured.pipeline(mesh, options)?;
     if structured.model.is_step() {
-        let forward = &structured.model.forward;
+        let forward = &structured.in_precision(structured.model.forward.clone(), &options.step)?;
         let step =
             differentiated::split_step(forward, options.microbatches, &|forward| pipeline.mark(forward))?;
         let spoken_of = predictions(forward, options);
@@ -363,19 +364,26 @@ pub(crate) fn unplaced_step(
             pipeline,
         });
     }
-    let (gradients, pieces, spoken_of) = gradients_of(structured, &pipeline, options)?;
+    let (gradients, pieces, spoken_of) =
+        gradients_of(structured, &pipeline, options, options.step.loss_scaling)?;
     runner.at_stage("differentiating the model")?;
     let step = append_update(&gradients, &options.step)?;
     let graph = open_without_kernels(&step, runner)?;
     Ok(Unplaced { graph, pieces, spoken_of, microbatches: options.microbatches, pipeline })
 }
 
-/// The forward graph with fused projections split into parts. An optimizer that sees whole tensors needs them whole.
-fn parts_of(forward: &Graph, options: &BuildOptions) -> Result<(Graph, Vec<Pieces>)> {
-    match options.step.optimizer.is_elementwise() {
-        true => split_fused(forward),
-        false => Ok((forward.clone(), Vec::new())),
-    }
+/// A form of the forward graph with fused projections split into parts, in the precision of the options. An optimizer that
+/// sees whole tensors needs them whole.
+fn parts_of(
+    structured: &Structured,
+    forward: &Graph,
+    options: &BuildOptions,
+) -> Result<(Graph, Vec<Pieces>)> {
+    let (forward, pieces) = match options.step.optimizer.is_elementwise() {
+        true => split_fused(forward)?,
+        false => (forward.clone(), Vec::new()),
+    };
+    Ok((structured.in_precision(forward, &options.step)?, pieces))
 }
 
 /// Forward and backward pass, parameters that were split into parts, hidden outputs.
@@ -383,14 +391,15 @@ fn gradients_of(
     structured: &Structured,
     pipeline: &Pipeline,
     options: &BuildOptions,
+    scaling: Option<LossScaling>,
 ) -> Result<(Graph, Vec<Pieces>, Vec<String>)> {
-    let (mut forward, pieces) = parts_of(&structured.model.forward, options)?;
+    let (mut forward, pieces) = parts_of(structured, &structured.model.forward, options)?;
     pipeline.mark(&mut forward)?;
     let mut inputs: Vec<&str> = options.input_gradients.iter().map(String::as_str).collect();
     if options.input_gradient {
         inputs.push(first_real_input(&forward)?);
     }
-    let gradients = gradient_graph_wrt(&forward, &inputs)?;
+    let gradients = scaled_gradient_graph(&forward, &inputs, scaling)?;
     let gradients = match options.microbatches {
         1 => gradients,
         pieces => microbatch(&gradients, pieces)?,
@@ -408,7 +417,7 @@ pub(crate) fn unplaced_forward(
     let mut forward = structured.model.forward.clone();
     // Without a backward pass there is nothing to recompute.
     forward.nodes.iter_mut().for_each(|node| node.remat = None);
-    let (mut forward, pieces) = parts_of(&forward, options)?;
+    let (mut forward, pieces) = parts_of(structured, &forward, options)?;
     let pipeline = structured.pipeline(mesh, options)?;
     pipeline.mark(&mut forward)?;
     let graph = open_without_kernels(&forward, runner)?;

@@ -4,7 +4,6 @@
 
 mod experts;
 mod frames;
-mod precision;
 mod replace;
 mod ring;
 
@@ -19,9 +18,9 @@ pub(crate) use experts::has_grouped;
 use frames::Frames;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_ir::outline::outline;
-use partita_ir::{Graph, Node, NodeId, Op, Operation, Registry, graph_edit, remat};
+use partita_ir::{Graph, Node, NodeId, Op, Operation, Registry, graph_edit, precision, remat};
 use partita_mesh::Mesh;
-use partita_nn::Model;
+use partita_nn::{Model, StepOptions};
 pub(crate) use ring::is_self_attention;
 use std::collections::BTreeSet;
 
@@ -58,8 +57,6 @@ pub struct Structured {
     pub(crate) has_layers: bool,
     /// Notes for the user.
     pub notes: Vec<String>,
-    /// The narrowest element type that a line requests.
-    pub precision: Option<DType>,
     /// Lines that request an element type, their modules, and the type.
     computed: Vec<(String, BTreeSet<String>, DType)>,
     frames: Frames,
@@ -90,10 +87,27 @@ impl Structured {
             stages: Vec::new(),
             has_layers: false,
             notes: Vec::new(),
-            precision: None,
             computed: Vec::new(),
             frames: Frames::of(model),
         }
+    }
+
+    /// A form of the forward graph in the precision of the options: modules for which a line requests an element type keep
+    /// that. E267 for a step that arrived differentiated, and the errors of [`precision::mixed`].
+    pub fn in_precision(&self, forward: Graph, options: &StepOptions) -> Result<Graph> {
+        let Some(compute) = options.precision else { return Ok(forward) };
+        if self.model.is_step() {
+            return Err(Diagnostic::new("E267", "a step that contains its gradients has the precision that it was written with")
+                .at("train.precision")
+                .expected("the forward pass of a model, to be differentiated here")
+                .found(format!("`{}`, a whole step", forward.name))
+                .help("leave `train.precision` out, and convert in the program that the step comes from"));
+        }
+        let requested = |node: &Node| {
+            let inside = |modules: &BTreeSet<String>| modules.iter().any(|module| is_inside(&node.path, module));
+            self.computed.iter().any(|(_, modules, _)| inside(modules))
+        };
+        precision::mixed(&forward, compute, &requested)
     }
 
     /// Applies one line; an error changes nothing. A layout line does nothing here.
@@ -285,8 +299,6 @@ impl Structured {
                     }
                 }
                 self.computed.push((line, modules, *compute));
-                let narrower = self.precision.is_none_or(|before| compute.size_bytes() < before.size_bytes());
-                self.precision = if narrower { Some(*compute) } else { self.precision };
             }
             Primitive::ForkRng => {
                 for module in named(&modules, entry)? {

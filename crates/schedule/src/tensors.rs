@@ -3,7 +3,7 @@
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result};
 use partita_ir::Pieces;
-use partita_ir::port::microbatch_of;
+use partita_ir::port::{microbatch_of, state_of};
 use partita_ir::{Graph, Literal, Role};
 
 /// Every input of a step graph by position, from tensors by their global names: fed tensors,
@@ -88,12 +88,12 @@ pub fn outputs_by_name(step: &Graph, pieces: &[Pieces], outputs: Vec<Literal>) -
     named
 }
 
-/// Zero states for every [`Role::StateOf`] input of a step, by name.
+/// Zero states for every optimizer state of a step and those of loss scaling, by name.
 pub fn zero_states(step: &Graph) -> IndexMap<String, Literal> {
     let mut states = IndexMap::new();
     for &input in &step.inputs {
         let value = step.value(input);
-        if matches!(value.role, Role::StateOf(_)) {
+        if matches!(value.role, Role::StateOf(_)) || state_of(&value.name).is_some() {
             states.insert(value.name.clone(), Literal::zeros(&value.ty));
         }
     }

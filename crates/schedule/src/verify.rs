@@ -14,7 +14,7 @@ use crate::build::{BuildOptions, Built, build, reference_step};
 use crate::feed::{Fed, random_feed, scalars};
 use crate::plan::Plan;
 use crate::stages::{Stage, interpret as interpret_stages, trace};
-use crate::structure::{Tools, reference_model};
+use crate::structure::{Structured, Tools, reference_model};
 use crate::tensors::{inputs_of, outputs_by_name, zero_states};
 use partita_base::{DType, Result};
 use partita_ir::ops::Composite;
@@ -237,10 +237,10 @@ impl Verification<'_> {
     /// applies to the original step too.
     pub fn run(&self, plan: &Plan, mesh: &Mesh) -> Result<Verified> {
         let plain = reference_model(plan, self.model, &self.tools)?;
-        let reference = reference_step(&plain.model, &self.options.step)?;
+        let reference = reference_step(&plain, &self.options.step)?;
         let built = build(self.model, plan, mesh, self.options, &self.tools)?;
         let of_params = self.model.params.values().map(|p| p.ty.dtype).next();
-        let dtype = plain.precision.or(half(&reference)).or(of_params).unwrap_or(DType::F64);
+        let dtype = coarsest(&reference).or(of_params).unwrap_or(DType::F64);
 
         let mut tensors: Fed = zero_states(&reference);
         tensors.extend(self.model.trial(self.seed));
@@ -251,7 +251,8 @@ impl Verification<'_> {
             graph.output_names.iter().cloned().zip(outputs).collect()
         };
         let inputs = inputs_of(&reference, &[], &tensors)?;
-        let precise = self.precise.map(|model| reference_step(model, &self.options.step)).transpose()?;
+        let full = self.options.step.in_full_precision();
+        let precise = self.precise.map(|model| reference_step(&Structured::new(model), &full)).transpose()?;
         let alone: Vec<&Graph> = [Some(&reference), precise.as_ref()].into_iter().flatten().collect();
         let interpreted = self.tools.runner.interprets().then_some(&built);
         self.watcher.begins(Task::Compare, &Work::of(mesh.rank_count(), &alone, interpreted))?;
@@ -305,11 +306,12 @@ impl Verification<'_> {
     }
 }
 
-/// The float type of at most 16 bits in which a step computes, if there is one: an imported step in bf16 may keep its
-/// parameters in f32, and rounds as bf16 does.
-pub fn half(step: &Graph) -> Option<DType> {
-    let floats = step.value_ids().map(|value| step.ty(value).dtype).filter(|dtype| dtype.is_float());
-    floats.filter(|dtype| dtype.bits() <= 16).min_by_key(|dtype| dtype.bits())
+/// The float type of at most 16 bits in which a step computes before its update, if there is one: parameters may be f32, and
+/// results still round as bf16 does.
+pub fn coarsest(step: &Graph) -> Option<DType> {
+    let nodes = step.nodes.iter().filter(|node| node.phase != Phase::Update);
+    let types = nodes.flat_map(|node| &node.results).map(|&value| step.ty(value).dtype);
+    types.filter(|dtype| dtype.is_float() && dtype.bits() <= 16).min_by_key(|dtype| dtype.bits())
 }
 
 /// A note about outputs that are not finite on one device: equal ones prove little.

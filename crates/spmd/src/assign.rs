@@ -12,7 +12,7 @@ use crate::propagate::Layouts;
 use crate::strategies::{AxisUse, Strategy, Through, combinations, may_pass, overlap};
 use crate::units::Units;
 use partita_cost::{Cluster, Collective, Device, Work};
-use partita_ir::{FactorKind, Graph, Node, Operation, Role, Rule, ValueId};
+use partita_ir::{FactorKind, Graph, Node, Op, Operation, Phase, Role, Rule, ValueId};
 use partita_mesh::{AxisList, AxisRef, Combiner, DimSharding, Mesh, Sharding};
 
 /// How one op is sharded.
@@ -156,7 +156,20 @@ fn uses_in_sight(situation: &Situation, axis: AxisRef, references: &[Vec<AxisLis
             uses.push(AxisUse::Through(group, combiner));
         }
     }
+    // The gradient of a parameter is added over ranks in the parameter's own type, not in that of a narrower copy.
+    let passes = |axis_use: &AxisUse| matches!(axis_use, AxisUse::Through(..));
+    if widens_gradient(situation.graph, situation.node) && uses.iter().any(passes) {
+        uses.retain(passes);
+    }
     uses
+}
+
+/// Whether a node converts the gradient of a narrower copy of a parameter to the parameter's own type.
+fn widens_gradient(graph: &Graph, node: &Node) -> bool {
+    let bytes = |value: ValueId| graph.ty(value).dtype.size_bytes();
+    matches!(node.op, Op::Convert(_))
+        && node.phase == Phase::WeightGrad
+        && bytes(node.operands[0]) < bytes(node.results[0])
 }
 
 /// The assignment with these axes on the factors and no partial operand. `None` if it cannot be

@@ -38,6 +38,14 @@ class Ranks:
                 found=repr(model),
                 help="use the engine native for a file",
             )
+        if options.get("precision") is not None:
+            raise refuse(
+                "E394",
+                "the engine torch computes in the types of the module",
+                expected="no precision",
+                found=options["precision"],
+                help="use torch.autocast in the module, or the engine native",
+            )
         given = names if loss is None else names[:-1]
         # Without a function as loss, inputs go by name.
         if loss is not None and given != list(inspect.signature(module.forward).parameters)[: len(given)]:

@@ -5,7 +5,7 @@ use crate::graph::{Graph, Node, ValueId};
 use crate::literal::Literal;
 use crate::op::{GradientContext, LocalContext, Op, Operation, localise_same};
 use crate::rule::{FactorKind, Rule};
-use crate::traits::{Elementwise, Traits};
+use crate::traits::{Elementwise, Precision, Traits};
 use crate::types::TensorType;
 use partita_base::{DType, Result};
 
@@ -138,6 +138,10 @@ impl Operation for BitcastConvert {
         };
         let result = Literal::from_bytes(to, &bytes);
         Ok(vec![result.expect("inference keeps the number of bits")])
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Own
     }
 
     fn traits(&self, graph: &Graph, node: &Node) -> Traits<'_> {

@@ -8,7 +8,7 @@ use crate::graph::{Graph, Node, ValueId};
 use crate::literal::{Literal, indices};
 use crate::op::{Cost, GradientContext, LocalContext, Op, Operation, localise_same};
 use crate::rule::{FactorKind, Rule};
-use crate::traits::Traits;
+use crate::traits::{Precision, Traits};
 use crate::types::TensorType;
 use partita_base::{DType, Diagnostic, Result};
 use partita_mesh::Combiner;
@@ -274,6 +274,11 @@ impl Operation for DotGeneral {
             _ => unreachable!("operands have one element type"),
         };
         Ok(vec![numbers.literal(&results[0])])
+    }
+
+    /// A result of another type was asked for on purpose.
+    fn precision(&self) -> Precision {
+        if self.result_dtype.is_none() { Precision::Product } else { Precision::Own }
     }
 
     fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {

@@ -9,7 +9,7 @@ use crate::literal::{Literal, indices};
 use crate::op::{Cost, GradientContext, LocalContext, Operation, TextForm, localise_same};
 use crate::rule::{FactorKind, Rule};
 use crate::text::{OpParser, OpPrinter, join};
-use crate::traits::Traits;
+use crate::traits::{Precision, Traits};
 use crate::types::TensorType;
 use partita_base::{DType, InertType, Result};
 
@@ -196,6 +196,10 @@ impl Operation for Fft {
             FftKind::Irfft => Literal::from_f64(&results[0], values.into_iter().map(|[re, _]| re)),
             _ => Literal::from_complex(&results[0], values.into_iter()),
         }])
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Own
     }
 
     fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {

@@ -10,7 +10,7 @@ use crate::literal::Literal;
 use crate::op::{Cost, GradientContext, LocalContext, Operation, TextForm, localise_same};
 use crate::rule::{FactorKind, Rule};
 use crate::text::{OpParser, OpPrinter, Value};
-use crate::traits::Traits;
+use crate::traits::{Precision, Traits};
 use crate::types::TensorType;
 use partita_base::Result;
 
@@ -133,6 +133,10 @@ impl Operation for Cholesky {
         Ok(vec![literal(&results[0], values)])
     }
 
+    fn precision(&self) -> Precision {
+        Precision::Own
+    }
+
     fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
         Traits::Opaque
     }
@@ -230,6 +234,10 @@ impl Operation for TriangularSolve {
             }
         }
         Ok(vec![literal(&results[0], values)])
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Own
     }
 
     fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {

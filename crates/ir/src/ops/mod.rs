@@ -8,7 +8,7 @@ use crate::graph::{Graph, Node, ValueId};
 use crate::literal::Literal;
 use crate::op::{Cost, GradientContext, LocalContext, Operation, RankCall, TextForm, ops};
 use crate::rule::Rule;
-use crate::traits::Traits;
+use crate::traits::{Precision, Traits};
 use crate::types::TensorType;
 use partita_base::Result;
 

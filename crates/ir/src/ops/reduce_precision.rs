@@ -7,7 +7,7 @@ use crate::literal::Literal;
 use crate::op::{GradientContext, LocalContext, Operation, TextForm, localise_same};
 use crate::rule::Rule;
 use crate::text::{OpParser, OpPrinter};
-use crate::traits::Traits;
+use crate::traits::{Precision, Traits};
 use crate::types::TensorType;
 use partita_base::Result;
 
@@ -81,6 +81,10 @@ impl Operation for ReducePrecision {
 
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
         Ok(vec![Literal::from_f64(&results[0], operands[0].to_f64().into_iter().map(|x| self.of(x)))])
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Own
     }
 
     fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use partita_base::DType;
-use partita_ir::{Graph, Phase, Role};
+use partita_ir::{Graph, Literal, Phase, Role, TensorType};
 use partita_nn::{
     Context, Init, MlpConfig, ModelConfig, Optimizer, StepOptions, append_update, gradient_graph, train_step,
 };
@@ -284,4 +284,40 @@ fn what_cannot_be_stepped_is_refused_by_name() {
     assert_eq!(train_step(&graph, &bad).unwrap_err().code, "E057");
     let bad = StepOptions { clip_grad_norm: Some(0.0), ..options };
     assert_eq!(train_step(&graph, &bad).unwrap_err().code, "E057");
+}
+
+/// Three quarters of the elements round a step of a quarter of a unit away; the others move by a whole unit, so the mean moves
+/// by what was asked. Draws differ from step to step and from seed to seed.
+#[test]
+fn stochastic_rounding_keeps_small_updates_in_the_mean() {
+    let shape = [64, 64];
+    let mut cx = Context::new("rounded", DType::BF16, true);
+    let gradient = cx.input("g", DType::BF16, &shape);
+    let weight = cx.scope("layer", |cx| cx.param("weight", &shape, Init::Ones)).unwrap();
+    let product = cx.builder.multiply(weight, gradient).unwrap();
+    let loss = cx.builder.reduce_sum(product, &[0, 1]).unwrap();
+    let model = cx.finish(vec![("loss".into(), loss)]).unwrap();
+    let options = StepOptions { stochastic_rounding: true, ..StepOptions::new(Optimizer::sgd()) };
+    let after = |options: &StepOptions, step: i64, seed: u64| {
+        let graph = train_step(&model.forward, options).unwrap();
+        let mut values = Values::new();
+        let ty = TensorType::new(DType::BF16, shape);
+        values.insert("layer.weight".into(), Literal::splat(&ty, 1.0));
+        values.insert("g".into(), Literal::splat(&ty, -(2f64.powi(-9))));
+        values.insert("learning_rate".into(), Literal::scalar(DType::F32, 1.0));
+        values.insert("step".into(), Literal::new([], vec![step]));
+        values.insert("seed".into(), Literal::new([], vec![seed]));
+        run(&graph, &values)["layer.weight"].to_f64()
+    };
+    let unit = 2f64.powi(-7);
+    let moved = after(&options, 1, 7);
+    assert!(moved.iter().all(|value| [1.0, 1.0 + unit].contains(value)));
+    let up = moved.iter().filter(|value| **value > 1.0).count();
+    // A quarter of 4096, within five standard deviations.
+    assert!(up.abs_diff(1024) < 5 * 28, "{up}");
+    assert_eq!(after(&options, 1, 7), moved);
+    assert_ne!(after(&options, 2, 7), moved);
+    assert_ne!(after(&options, 1, 8), moved);
+    let nearest = StepOptions { stochastic_rounding: false, ..options };
+    assert!(after(&nearest, 1, 7).iter().all(|value| *value == 1.0));
 }

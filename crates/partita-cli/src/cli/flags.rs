@@ -36,6 +36,10 @@ pub struct ConfigFlags {
     /// Type of parameters and activations: f32, f64, bf16 or f16.
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<String>,
+    /// Compute the model in this type, bf16 or f16, with parameters, their gradients and updates in that of --dtype; f16
+    /// scales the loss.
+    #[arg(long, value_name = "TYPE")]
+    pub precision: Option<String>,
     /// What to train on: a file or folder of text, or a file of tensors by input name (.npz, .npy, .safetensors). By default
     /// the bundled text.
     #[arg(long, value_name = "PATH")]
@@ -55,6 +59,10 @@ pub struct ConfigFlags {
     /// The most memory that the process takes: a percentage such as 80%, the default, or bytes such as 8G.
     #[arg(long, value_name = "LIMIT")]
     pub memory_limit: Option<String>,
+    /// Keep at most so many bytes of activations on each rank for the backward pass of a microbatch, such as 64M, and compute
+    /// the others again. `partita lower CONFIG --kept` lists what each limit costs.
+    #[arg(long, value_name = "BYTES")]
+    pub activation_limit: Option<String>,
     /// Refuse a verification on the interpreter that takes more operations on elements than this; by default 1e11.
     #[arg(long, value_name = "OPERATIONS")]
     pub verify_limit: Option<f64>,
@@ -69,7 +77,7 @@ pub struct ConfigFlags {
 }
 
 /// The key that each flag of [`ConfigFlags`] sets.
-pub(super) const KEYS: [(&str, &str); 16] = [
+pub(super) const KEYS: [(&str, &str); 18] = [
     ("--mesh", "mesh.shape"),
     ("--cluster", "cluster.name"),
     ("--steps", "train.steps"),
@@ -78,12 +86,14 @@ pub(super) const KEYS: [(&str, &str); 16] = [
     ("--microbatches", "train.microbatches"),
     ("--timetable", "train.timetable"),
     ("--dtype", "train.dtype"),
+    ("--precision", "train.precision"),
     ("--data", "data.path"),
     ("--plan", "plan.file"),
     ("--sequence-parallel", "plan.sequence_parallel"),
     ("--vocab-parallel", "plan.vocab_parallel"),
     ("--strict", "plan.strict"),
     ("--memory-limit", "train.memory_limit"),
+    ("--activation-limit", "train.activation_limit"),
     ("--verify-limit", "train.verify_limit"),
     ("--kernels", "train.kernels"),
 ];
@@ -129,7 +139,9 @@ impl ConfigFlags {
             ("--mesh", &self.mesh),
             ("--timetable", &self.timetable),
             ("--dtype", &self.dtype),
+            ("--precision", &self.precision),
             ("--memory-limit", &self.memory_limit),
+            ("--activation-limit", &self.activation_limit),
             ("--kernels", &self.kernels),
         ];
         let paths = [("--cluster", &self.cluster), ("--data", &self.data), ("--plan", &self.plan)];

@@ -1,6 +1,7 @@
 //! `partita lower`: what a step becomes, stage by stage, and how often its ranks communicate.
 
 use crate::cli::{LowerArgs, Stage};
+use crate::commands::kept::kept;
 use crate::output::Output;
 use crate::output::events::{Bucket, Counts, Overlaps};
 use partita::execution;
@@ -23,7 +24,10 @@ pub fn lower(args: &LowerArgs, session: &Session, output: &mut Output) -> Result
         true => &session.clone().with_input_gradient(),
         false => session,
     };
-    if !args.print_after.is_empty() {
+    if args.kept {
+        let rows = output.during("lowering the step", || kept(session, args.rank))?;
+        output.kept(&rows);
+    } else if !args.print_after.is_empty() {
         output.text(after_passes(session, &session.build()?, &args.print_after, args.rank)?);
     } else if args.counts {
         let (programs, edges) = output.during("lowering the step", || {

@@ -10,6 +10,7 @@ pub mod export;
 pub mod folded;
 pub mod generate;
 pub mod install;
+pub mod kept;
 pub mod launch;
 pub mod lower;
 pub mod new;

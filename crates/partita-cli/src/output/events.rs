@@ -30,6 +30,12 @@ pub struct Step {
     pub loss: f64,
     /// The global norm of the gradient, before clipping; `None` where the step does not give it.
     pub grad_norm: Option<f64>,
+    /// The factor of the loss in the next step, if the loss is scaled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<f64>,
+    /// Steps so far that were skipped because gradients were not finite, if the loss is scaled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skipped_steps: Option<u64>,
     /// Tokens (rows, without tokens) processed per second, over all ranks.
     pub tokens_per_s: f64,
     /// The largest memory of any rank, as planned.
@@ -49,6 +55,8 @@ impl From<&StepDone> for Step {
             step,
             loss: report.loss,
             grad_norm: report.grad_norm,
+            loss_scale: report.scaling.map(|scaling| scaling.scale),
+            skipped_steps: report.scaling.map(|scaling| scaling.skipped),
             tokens_per_s: report.tokens_per_s,
             peak_bytes_planned: report.peak_bytes_planned as u64,
             peak_bytes_used: Some(report.peak_bytes_used as u64),
@@ -302,6 +310,27 @@ pub struct Overlaps {
     pub buckets: Vec<Bucket>,
 }
 event!(Overlaps, "overlap");
+
+/// What a rank keeps for the backward pass of a microbatch against the work that is done again for it.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct KeptRows {
+    /// From the most bytes to the least.
+    pub rows: Vec<KeptRow>,
+}
+event!(KeptRows, "kept");
+
+/// One limit.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct KeptRow {
+    /// Bytes that are kept.
+    pub bytes: u64,
+    /// The planned memory of the largest rank in all.
+    pub peak_bytes: u64,
+    /// Work that is done again, as a share of that of the step.
+    pub again: f64,
+    /// The least that any choice within these bytes does again.
+    pub least: f64,
+}
 
 /// A bucket: gradients that one collective carries.
 #[derive(Clone, PartialEq, Debug, Serialize)]

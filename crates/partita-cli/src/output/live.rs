@@ -229,6 +229,8 @@ mod tests {
             step,
             loss,
             grad_norm: None,
+            loss_scale: None,
+            skipped_steps: None,
             tokens_per_s,
             peak_bytes_planned: 3 << 20,
             peak_bytes_used: Some(2 << 20),

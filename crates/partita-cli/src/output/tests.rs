@@ -39,6 +39,8 @@ fn step(step: u64) -> Step {
         step,
         loss: 3.25,
         grad_norm: Some(0.5),
+        loss_scale: None,
+        skipped_steps: None,
         tokens_per_s: 12_345.0,
         peak_bytes_planned: 3 << 20,
         peak_bytes_used: Some(2 << 20),

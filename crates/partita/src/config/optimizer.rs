@@ -43,6 +43,11 @@ pub(super) fn read(reader: &mut Reader, steps: u64) -> Result<(StepOptions, LrSc
             s.find("clip_grad_norm", "no clipping", "largest norm of the gradients; 0 for no limit")?;
         options.clip_grad_norm = limit.filter(|norm| *norm > 0.0);
         options.decay_1d = s.get("decay_1d", false, "whether weight decay acts on norms and biases too")?;
+        options.stochastic_rounding = s.get(
+            "stochastic_rounding",
+            false,
+            "whether new parameters in bf16 are rounded up or down at random, so that small updates add up",
+        )?;
         Ok((options, schedule))
     })?;
     options.validate()?;

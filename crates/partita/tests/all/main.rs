@@ -21,6 +21,7 @@ mod pipelines;
 mod pipelines_random;
 mod pipelines_sweep;
 mod planned;
+mod precision;
 mod predict;
 mod recorded;
 mod refusals;

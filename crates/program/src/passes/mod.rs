@@ -11,6 +11,7 @@ pub(crate) mod bucket;
 pub(crate) mod emit;
 pub(crate) mod fuse;
 pub(crate) mod head;
+pub(crate) mod keep;
 pub(crate) mod memory;
 mod occupied;
 pub(crate) mod order;
@@ -127,6 +128,11 @@ pub const PASSES: &[Pass] = &[
         name: "recompute",
         about: "recompute cheap elementwise ops in the backward pass instead of storing them",
         run: |lowering, _| lowering.rewritten(|graphs| Ok(repeat::repeat(graphs))),
+    },
+    Pass {
+        name: "keep",
+        about: "keep forward values within a number of bytes and compute the others again",
+        run: |lowering, context| lowering.rewritten(|graphs| keep::keep(graphs, context.options)),
     },
     Pass {
         name: "bucket",

@@ -66,12 +66,17 @@ const RANGE_OVER_SAMPLES: f64 = 8.0;
 /// Units in the last place that the arithmetic of an update may lose, of the old and of the new value.
 const UPDATE_UNITS: f64 = 8.0;
 
-/// The tolerance for an element type, relative to a tensor's largest magnitude: 1e-9 for f64, 1e-4 for f32.
+/// Units in the last place by which a value of a narrow type may differ. Sums are added in a wider type and round once, so
+/// what differs between two orders of a sum is a unit at each of the few roundings between two sums.
+const NARROW_UNITS: f64 = 4.0;
+
+/// The tolerance for an element type, relative to a tensor's largest magnitude: 1e-9 for f64, 1e-4 for f32, four units in the
+/// last place for narrower types (2^-5 for bf16, 2^-8 for f16). A model in mixed precision has that of the narrow type.
 pub fn tolerance(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => 1e-9,
         DType::F32 => 1e-4,
-        _ => 3e-2,
+        narrow => NARROW_UNITS * unit(narrow),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::graph::{Graph, Node, ValueId};
 use crate::literal::Literal;
 use crate::op::{Cost, GradientContext, LocalContext, Op, Operation};
 use crate::rule::{FactorKind, Rule, Window};
-use crate::traits::Traits;
+use crate::traits::{Precision, Traits};
 use crate::types::TensorType;
 use partita_base::{DType, Result};
 use partita_mesh::Combiner;
@@ -300,6 +300,10 @@ impl Operation for Convolution {
     /// Sums in f64 (integers exactly) and rounds (wraps) once.
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
         Ok(vec![evaluate::convolution(self, operands[0], operands[1], &results[0])])
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Product
     }
 
     fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {

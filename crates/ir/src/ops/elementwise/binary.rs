@@ -10,7 +10,7 @@ use crate::literal::Literal;
 use crate::op::{Cost, GradientContext, LocalContext, Operation, TextForm, localise_same};
 use crate::rule::Rule;
 use crate::text::{OpParser, OpPrinter};
-use crate::traits::{Elementwise, Traits};
+use crate::traits::{Elementwise, Precision, Traits};
 use crate::types::TensorType;
 use partita_base::{DType, Result};
 
@@ -316,6 +316,13 @@ impl Operation for Binary {
             let pairs = x.to_i128().into_iter().zip(y.to_i128());
             Literal::from_i128(&results[0], pairs.map(|(x, y)| kind.of_integers(x, y, dtype)))
         }])
+    }
+
+    fn precision(&self) -> Precision {
+        match self.kind {
+            BinaryKind::Power | BinaryKind::Remainder | BinaryKind::Atan2 => Precision::Own,
+            _ => Precision::Operands,
+        }
     }
 
     fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {

@@ -15,7 +15,7 @@ use crate::literal::Literal;
 use crate::op::{Cost, GradientContext, LocalContext, Operation, TextForm, localise_same};
 use crate::rule::Rule;
 use crate::text::{OpParser, OpPrinter, print_types};
-use crate::traits::Traits;
+use crate::traits::{Precision, Traits};
 use crate::types::TensorType;
 use half::{bf16, f16};
 use partita_base::{DType, InertType, Result};
@@ -318,6 +318,10 @@ impl Operation for Special {
             let pairs = x.to_i128().into_iter().zip(y.to_i128());
             Literal::from_i128(&results[0], pairs.map(|(x, y)| kind.of_integers(x, y, dtype)))
         }])
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Own
     }
 
     fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {

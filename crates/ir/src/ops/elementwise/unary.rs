@@ -10,7 +10,7 @@ use crate::literal::Literal;
 use crate::op::{Cost, GradientContext, LocalContext, Operation, TextForm, localise_same};
 use crate::rule::Rule;
 use crate::text::{OpParser, OpPrinter};
-use crate::traits::{Elementwise, Traits};
+use crate::traits::{Elementwise, Precision, Traits};
 use crate::types::TensorType;
 use partita_base::{DType, Result};
 use std::f64::consts::{FRAC_2_SQRT_PI, PI};
@@ -328,6 +328,37 @@ impl Operation for Unary {
         } else {
             Literal::from_i128(&results[0], x.to_i128().into_iter().map(|x| self.kind.of_integer(x, dtype)))
         }])
+    }
+
+    fn precision(&self) -> Precision {
+        match self.kind {
+            UnaryKind::Exponential
+            | UnaryKind::ExponentialMinusOne
+            | UnaryKind::Log
+            | UnaryKind::LogPlusOne
+            | UnaryKind::Rsqrt
+            | UnaryKind::Cbrt
+            | UnaryKind::Sine
+            | UnaryKind::Cosine
+            | UnaryKind::Tan
+            | UnaryKind::Erfc
+            | UnaryKind::ErfInv => Precision::Own,
+            UnaryKind::Negate
+            | UnaryKind::Abs
+            | UnaryKind::Sign
+            | UnaryKind::Sqrt
+            | UnaryKind::Tanh
+            | UnaryKind::Logistic
+            | UnaryKind::Floor
+            | UnaryKind::Ceil
+            | UnaryKind::RoundNearestAfz
+            | UnaryKind::RoundNearestEven
+            | UnaryKind::Not
+            | UnaryKind::IsFinite
+            | UnaryKind::Popcnt
+            | UnaryKind::Erf
+            | UnaryKind::Square => Precision::Operands,
+        }
     }
 
     fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {

@@ -16,7 +16,7 @@ use crate::op::{Cost, GradientContext, LocalContext, Op, Operation};
 use crate::ops::Direction;
 use crate::ops::checks::{distinct_dims, operand_count, same_dtype, shapes};
 use crate::rule::{FactorId, FactorKind, Rule};
-use crate::traits::Traits;
+use crate::traits::{Precision, Traits};
 use crate::types::TensorType;
 use partita_base::{DType, Diagnostic, Result};
 use partita_mesh::Combiner;
@@ -237,6 +237,13 @@ impl Operation for Reduce {
         let steps =
             indices(&inputs[0].ty.shape).enumerate().map(|(from, index)| (position(index), Some(from)));
         fold(&self.reducer, inputs, initial, results, steps)
+    }
+
+    fn precision(&self) -> Precision {
+        match self.reducer {
+            Reducer::Combiner(Combiner::Sum | Combiner::Prod) | Reducer::Body(_) => Precision::Own,
+            Reducer::Combiner(_) => Precision::Operands,
+        }
     }
 
     fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {

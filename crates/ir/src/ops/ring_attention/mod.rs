@@ -30,7 +30,7 @@ use crate::literal::Literal;
 use crate::op::{Cost, GradientContext, LocalContext, Operation, TextForm};
 use crate::rule::{FactorId, FactorKind, Rule};
 use crate::text::{OpParser, OpPrinter, Value, print_f64};
-use crate::traits::Traits;
+use crate::traits::{Precision, Traits};
 use crate::types::TensorType;
 use partita_base::{DType, Diagnostic, Result};
 
@@ -191,6 +191,10 @@ impl Operation for RingAttention {
         self.emit(context.builder(), &ring, &operands)
     }
 
+    fn precision(&self) -> Precision {
+        Precision::Product
+    }
+
     fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
         Traits::Opaque
     }
@@ -258,6 +262,10 @@ impl Operation for RingAttentionGradient {
         let ring = Ring::of(context, &self.options)?;
         let operands = context.operands().to_vec();
         self.emit(context.builder(), &ring, &operands)
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Product
     }
 
     fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
