@@ -4,6 +4,7 @@ Run as a script, in each process of a launcher, this file trains every case and 
 """
 
 import functools
+import importlib.util
 import json
 import os
 import subprocess
@@ -23,6 +24,7 @@ from partita import PartitaError  # noqa: E402
 from partita.torch._lines import Call, matches, parse  # noqa: E402
 
 RANKS = 4
+COMPARE = Path(__file__).resolve().parents[2] / "tests" / "xla" / "compare.py"
 
 
 class MLP(nn.Module):
@@ -306,6 +308,24 @@ def test_what_only_processes_find_is_refused(found):
     assert "not the mean of the losses of its halves" in refused["a sum in the module"]
     assert "the module returns no loss" in refused["no loss"]
     assert "no example_inputs" in refused["stages without inputs"]
+
+
+COMMANDS = {
+    "dp=2": ("mlp", []),
+    "dp=2,tp=2": ("gpt", ["train.microbatches=2"]),
+    "fsdp=4": ("llama", []),
+    "dp=2,pp=2": ("gpt", ["train.microbatches=2", "model.tied=false"]),
+}
+
+
+@pytest.mark.parametrize("mesh", COMMANDS)
+def test_the_command_trains_and_resumes_with_the_losses_of_the_native_engine(tmp_path, mesh):
+    model, more = COMMANDS[mesh]
+    spec = importlib.util.spec_from_file_location("compare", COMPARE)
+    compare = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(compare)
+    partita = [sys.executable, "-m", "partita"]
+    assert compare.compare_engine(partita, model, mesh, 6, tmp_path, "torch", more) <= compare.TOLERANCE
 
 
 @pytest.mark.parametrize(

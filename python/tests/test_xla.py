@@ -25,6 +25,35 @@ def test_the_engine_xla_trains_and_resumes_with_the_losses_of_the_native_one(com
     assert compare.compare_engine(partita, model, mesh, 4, tmp_path) <= compare.TOLERANCE
 
 
+@pytest.mark.parametrize(("model", "mesh", "more"), [("gpt", "dp=2,pp=2", ["train.microbatches=2"])])
+def test_the_stages_of_a_pipeline_run_in_the_order_of_its_timetable(compare, tmp_path, model, mesh, more):
+    partita = [sys.executable, "-m", "partita"]
+    assert compare.compare_engine(partita, model, mesh, 4, tmp_path, more=more) <= compare.TOLERANCE
+
+
+def test_two_processes_of_half_the_devices_give_the_numbers_of_one(compare, tmp_path):
+    losses, states = compare.compare_processes([sys.executable, "-m", "partita"], "gpt", "dp=2,tp=2", 4, tmp_path)
+    assert max(losses, states) <= compare.TOLERANCE
+
+
+def test_two_hosts_give_the_numbers_of_one(compare, tmp_path):
+    hosts = compare.Hosts()
+    try:
+        if hosts.why is not None:
+            pytest.skip(f"two network namespaces: {hosts.why}")
+        partita = [sys.executable, "-m", "partita"]
+        losses, states = compare.compare_processes(partita, "mlp", "dp=4", 4, tmp_path, hosts)
+        assert max(losses, states) <= compare.TOLERANCE
+    finally:
+        hosts.close()
+
+
+def test_launched_processes_share_the_devices(compare, tmp_path):
+    partita = [sys.executable, "-m", "partita"]
+    launcher = [*partita, "launch", "-n", "2", "--"]
+    assert compare.compare_engine(partita, "mlp", "dp=4", 4, tmp_path, launcher=launcher) <= compare.TOLERANCE
+
+
 @pytest.mark.parametrize(
     ("model", "mesh", "form"),
     [

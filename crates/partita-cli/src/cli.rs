@@ -303,14 +303,15 @@ pub struct ExportArgs {
     /// The folder of a run or of one of its checkpoints, a config, or a plan file.
     #[arg(value_name = "RUN|CONFIG|PLAN")]
     pub source: String,
-    /// The format: safetensors for the weights; toml, dict or calls for the plan; xla for the step as a program.
+    /// The format: safetensors for the weights; toml, dict or calls for the plan; xla and torch for the step as a
+    /// program.
     #[arg(long = "for", value_enum, value_name = "FORM")]
     pub purpose: ExportForm,
     /// With --for xla: who inserts the collectives.
     #[arg(long, value_enum, value_name = "FORM", default_value = "uniform")]
     pub form: XlaForm,
-    /// A new file; by default MODEL.safetensors for weights, and standard output for plans. For xla a new folder, by default
-    /// MODEL-xla.
+    /// A new file; by default MODEL.safetensors for weights, and standard output for plans. For xla and torch a new folder,
+    /// by default MODEL-xla or MODEL-torch.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// The folder of a run or of a checkpoint with the weights; by default RUN. A config alone exports its initial weights.
@@ -440,6 +441,8 @@ pub enum ExportForm {
     Toml,
     /// The training step as StableHLO with its initial state, its batches and a script that runs it through jaxlib.
     Xla,
+    /// The model and its plan as scripts of PyTorch, with its initial state and its batches.
+    Torch,
 }
 
 /// Who partitions a program for XLA.

@@ -7,7 +7,7 @@ use crate::output::format::bytes;
 use partita::engine::{Engine, Host};
 use partita::feeds::bundled_corpus;
 use partita::launcher::Place;
-use partita::xla_trainer::python;
+use partita::script_trainer::{packages, python};
 use partita_runtime::{KernelChoice, KernelOptions, Machine};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -147,11 +147,7 @@ fn engine_state(engine: Engine, host: &Host) -> EngineState {
             }
             (None, None) => (false, "no mpirun; install an MPI library and build crates/mpi".to_string()),
         },
-        Engine::Xla => package(&["jax", "jaxlib"]),
-        Engine::Torch => match package(&["torch"]) {
-            (true, about) => (false, format!("{about} is here; plans run on native, mpi and xla")),
-            missing => missing,
-        },
+        Engine::Xla | Engine::Torch => package(packages(engine)),
     };
     EngineState { name: engine.name(), ready, about }
 }

@@ -4,6 +4,7 @@
 //! do before it starts ([`Engine::check`]).
 
 use crate::session::Session;
+use crate::torch;
 use partita_base::{Diagnostic, Result};
 use partita_runtime::Processes;
 use std::sync::Arc;
@@ -58,21 +59,8 @@ impl Engine {
                 "build it with `cargo build --release --manifest-path crates/mpi/Cargo.toml`, which needs mpicc, and start it \
                  with `mpirun -n 4 partita-mpi train --engine mpi ..`",
             ),
-            Engine::Xla => match session.mesh().axis_named("pp") {
-                Some(axis) if axis.size > 1 => refused(
-                    "it has no pipelines",
-                    "a mesh without an axis pp of more than one rank",
-                    session.mesh().to_string(),
-                    "use dp, fsdp and tp axes, or `--engine native`",
-                ),
-                _ => Ok(()),
-            },
-            Engine::Torch => refused(
-                "it runs a plan on a module of PyTorch, and a config has none",
-                "native, mpi or xla",
-                format!("the model {}", session.config().model.name()),
-                "use `--engine native`",
-            ),
+            Engine::Xla => Ok(()),
+            Engine::Torch => torch::check(session),
         }
     }
 }

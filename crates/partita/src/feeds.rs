@@ -17,9 +17,13 @@ pub use tensors::{TensorFeed, is_tensors};
 pub use text::TextFeed;
 
 use crate::config::Config;
+use crate::execution::tensor_data;
 use crate::signature::Signature;
+use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result};
+use partita_runtime::checkpoint::TensorData;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Labels with this value do not count towards the loss.
@@ -52,6 +56,25 @@ pub trait Feed: Send + Sync {
         let _ = batches;
         None
     }
+}
+
+/// The batches of the steps after the first `steps.start`, by `<step>/<name>`, of which the first is that of step
+/// `first_batch` of the data.
+///
+/// # Errors
+/// Those of [`Feed::batch`].
+pub(crate) fn batches(
+    feed: &dyn Feed,
+    steps: Range<u64>,
+    first_batch: u64,
+) -> Result<IndexMap<String, TensorData>> {
+    let mut batches = IndexMap::new();
+    for step in steps.clone() {
+        for (name, value) in feed.batch(first_batch + (step - steps.start))? {
+            batches.insert(format!("{}/{name}", step + 1), tensor_data(&value));
+        }
+    }
+    Ok(batches)
 }
 
 /// Losses in nats per byte that need no model.

@@ -30,13 +30,14 @@ pub mod profile;
 pub mod report;
 pub mod run_files;
 pub mod sample;
+pub mod script_trainer;
 pub mod session;
 pub mod signature;
 pub mod stage_table;
+pub mod torch;
 pub mod trainer;
 pub mod validator;
 pub mod xla;
-pub mod xla_trainer;
 
 pub use config::Config;
 pub use function::run_function;

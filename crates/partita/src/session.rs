@@ -134,6 +134,11 @@ impl Session {
         Ok(session)
     }
 
+    /// The choices of execution.
+    pub fn execution(&self) -> &Execution {
+        &self.execution
+    }
+
     /// With a batch of so many rows.
     pub fn with_batch(mut self, rows: usize) -> Session {
         self.config.train.batch = rows;

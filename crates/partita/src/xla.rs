@@ -2,8 +2,10 @@
 //!
 //! There are two forms. In the uniform one our partition decides: all ranks run one local program, collectives included,
 //! as replicas that XLA does not partition. In the global one the step of one device carries our propagated layouts as
-//! `sdy` annotations, and XLA partitions. The runner, [`RUNNER`], is a script over jaxlib: it knows neither models nor
+//! `sdy` annotations, and XLA partitions. The stages of a pipeline are cut into [`pieces`]. The runner, [`RUNNER`], is a script over jaxlib: it knows neither models nor
 //! plans, only the [`Manifest`].
+
+mod pieces;
 
 use crate::execution::{literal, tensor_data};
 use crate::layouts::with_layouts;
@@ -16,9 +18,11 @@ use partita_ir::{
     Annotation, Graph, InputKind, Literal, OutputKind, Pieces, TensorType, ValueId, graph_edit,
 };
 use partita_mesh::Sharding;
+use partita_pipeline::Source;
 use partita_runtime::checkpoint::{self, Checkpoint, TensorData, export_weights};
-use partita_schedule::Built;
+use partita_schedule::{Built, Stage};
 use partita_spmd::{Partitioned, uniform};
+use pieces::{Piece, pieces};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -48,7 +52,7 @@ pub struct Manifest {
     pub form: Form,
     /// The axes of the mesh with their sizes, major first.
     pub mesh: Vec<(String, usize)>,
-    /// The modules, one for each pipeline stage.
+    /// The modules in the order in which they run: one, or the pieces of pipeline stages.
     pub modules: Vec<Module>,
     /// The seed of initial values, data and dropout.
     pub seed: u64,
@@ -73,10 +77,10 @@ pub struct Part {
     pub window: [usize; 2],
 }
 
-/// The program of one stage.
+/// A program of the ranks of one stage.
 #[derive(Clone, Debug, Serialize)]
 pub struct Module {
-    /// The file with its text.
+    /// The file with its text; several modules may share one.
     pub file: String,
     /// The ranks that run it.
     pub ranks: Vec<usize>,
@@ -91,8 +95,9 @@ pub struct Module {
 pub struct Tensor {
     /// Its name: the module path of a parameter, `loss`, ..
     pub name: String,
-    /// What it is: `parameter`, `state`, `batch`, `learning_rate`, `step`, `seed`; of results `loss`, `grad_norm`,
-    /// `gradient`, `new_value`, `metric`.
+    /// What it is: `parameter`, `state`, `batch`, `learning_rate`, `step`, `seed`, `carried` from a module before on the same
+    /// ranks, `received` from one on other ranks; of results `loss`, `grad_norm`, `gradient`, `new_value`, `metric`,
+    /// `carried`.
     pub kind: &'static str,
     /// The element type as MLIR names it.
     pub dtype: String,
@@ -102,7 +107,8 @@ pub struct Tensor {
     pub layout: String,
     /// The shape that each rank holds, pads at the end of each dimension included.
     pub held: Vec<usize>,
-    /// For each rank, the first and one past the last global index of its shard, for each dimension.
+    /// For each rank, the first and one past the last global index of its shard, for each dimension. None for what stays
+    /// on its ranks.
     pub shards: Vec<Vec<[usize; 2]>>,
     /// Of a batch tensor: the tensor it is taken from, and its rows of it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -117,8 +123,8 @@ pub struct Tensor {
 pub struct XlaStep {
     /// What the other parts are.
     pub manifest: Manifest,
-    /// The text of each module, in the order of the manifest.
-    pub modules: Vec<String>,
+    /// The texts of the modules, by file.
+    pub modules: IndexMap<String, String>,
     /// Parameters and states; what is missing starts at zero.
     pub state: IndexMap<String, TensorData>,
     /// The batches of the steps that are left: `<step>/<name>`.
@@ -139,8 +145,8 @@ impl XlaStep {
                     .found(error.to_string())
             })
         };
-        for (module, text) in self.manifest.modules.iter().zip(&self.modules) {
-            write(&module.file, text)?;
+        for (file, text) in &self.modules {
+            write(file, text)?;
         }
         export_weights(&folder.join("state.safetensors"), &self.state)?;
         export_weights(&folder.join("feeds.safetensors"), &self.feeds)?;
@@ -156,28 +162,27 @@ impl XlaStep {
 /// which it continues.
 ///
 /// # Errors
-/// E276 for a step with several pipeline stages, E275 for shards that pads cannot make equal, E304 and E314 for a
+/// E276 for a step with several pipeline stages in the global form, E275 for shards that pads cannot make equal, E304 and E314 for a
 /// checkpoint of other data or of another model, and what building refuses.
 pub fn export(session: &Session, form: Form, from: Option<&Saved>) -> Result<XlaStep> {
     let model = session.model()?;
     let feed = session.feed(&model)?;
     let built = session.build_model(&model)?;
-    let [stage] = &built.stages[..] else {
-        return Err(Diagnostic::new("E276", "a pipeline cannot be exported for XLA")
+    if form == Form::Global && built.stages.len() > 1 {
+        return Err(Diagnostic::new("E276", "the stages of a pipeline have no global form for XLA")
             .at("mesh")
-            .expected("a mesh without an axis pp of more than one rank")
+            .expected("a mesh without an axis pp of more than one rank, or the uniform form")
             .found(format!("{}, {} stages", built.mesh, built.stages.len()))
-            .help("export with dp, fsdp and tp axes; train runs pipelines"));
-    };
-    let partitioned = &stage.partitioned;
-    let ranks = partitioned.mesh.rank_count();
-    let (graph, ranks) = match form {
-        Form::Uniform => (uniform(partitioned)?, Ranks::Replicas(ranks)),
-        Form::Global => (global(partitioned)?, Ranks::Partitions(ranks)),
-    };
+            .help("export with --form uniform"));
+    }
+    let graphs = built.stages.iter().map(|stage| match form {
+        Form::Uniform => uniform(&stage.partitioned),
+        Form::Global => global(&stage.partitioned),
+    });
+    let graphs = graphs.collect::<Result<Vec<Graph>>>()?;
+    let (modules, texts) = modules(&built, &graphs, form)?;
     let config = session.config();
-    let parts = parts(&built, &graph);
-    let module = module(partitioned, &graph, &stage.ranks);
+    let parts = parts(&built, &graphs);
     let at = |error: Box<Diagnostic>| match from {
         Some(saved) => error.at(saved.path.display().to_string()),
         None => error,
@@ -186,14 +191,9 @@ pub fn export(session: &Session, form: Form, from: Option<&Saved>) -> Result<Xla
         Some(saved) => (saved.step(), feed.resume(saved.opened().meta()).map_err(at)?),
         None => (0, 0),
     };
-    let mut feeds = IndexMap::new();
-    for step in first..config.train.steps {
-        for (name, value) in feed.batch(first_batch + (step - first))? {
-            feeds.insert(format!("{}/{name}", step + 1), tensor_data(&value));
-        }
-    }
+    let feeds = crate::feeds::batches(feed.as_ref(), first..config.train.steps, first_batch)?;
     let state = match from {
-        Some(saved) => saved_state(&saved.checkpoint()?, &module, &parts).map_err(at)?,
+        Some(saved) => saved_state(&saved.checkpoint()?, &modules, &parts).map_err(at)?,
         None => {
             let split = |(name, value): (String, Literal)| match built
                 .pieces
@@ -211,26 +211,116 @@ pub fn export(session: &Session, form: Form, from: Option<&Saved>) -> Result<Xla
         format: FORMAT,
         form,
         mesh: built.mesh.axes.iter().map(|axis| (axis.name.clone(), axis.size)).collect(),
-        modules: vec![module],
+        modules,
         seed: config.train.seed,
         first,
         learning_rates: (1..=config.train.steps).map(|step| config.schedule.at(step)).collect(),
         pieces: parts,
     };
-    let text = print_with(&graph, &PrintOptions { ranks: Some(ranks), ..PrintOptions::default() });
-    Ok(XlaStep { manifest, modules: vec![text], state, feeds })
+    Ok(XlaStep { manifest, modules: texts, state, feeds })
 }
 
-/// The parameters and states of a module from a checkpoint, whole ones divided into the parts that the module keeps.
+/// The modules in the order in which they run, and their texts by file: one for a step without a pipeline.
+fn modules(built: &Built, graphs: &[Graph], form: Form) -> Result<(Vec<Module>, IndexMap<String, String>)> {
+    let wholes: Vec<Module> = built
+        .stages
+        .iter()
+        .zip(graphs)
+        .map(|(stage, graph)| module(&stage.partitioned, graph, &stage.ranks))
+        .collect();
+    let text = |graph: &Graph, ranks: usize, locations: bool| {
+        let ranks = match form {
+            Form::Uniform => Ranks::Replicas(ranks),
+            Form::Global => Ranks::Partitions(ranks),
+        };
+        print_with(graph, &PrintOptions { ranks: Some(ranks), locations })
+    };
+    let Some(timetable) = &built.timetable else {
+        let texts = wholes
+            .iter()
+            .zip(graphs)
+            .map(|(whole, graph)| (whole.file.clone(), text(graph, whole.ranks.len(), true)));
+        let texts = texts.collect();
+        return Ok((wholes, texts));
+    };
+    // Of a value that stages receive: the tensor that its own stage returns, or reads.
+    let mut files: IndexMap<String, String> = IndexMap::new();
+    let mut modules = Vec::new();
+    let sent_at = |stage: usize, value: ValueId| {
+        let mut sent = built.stages[stage].sent().into_iter().map(|(position, _)| position);
+        sent.find(|&position| graphs[stage].outputs[position] == value)
+    };
+    let key = |stage: usize, value: ValueId| match graphs[stage].value(value).definition {
+        Some(_) => format!("stage {stage}: {}", value.index()),
+        None => graphs[stage].value(value).name.clone(),
+    };
+    let carried = |stage: usize, value: ValueId| {
+        let TensorType { shape, dtype } = graphs[stage].ty(value);
+        let local = Tensor {
+            name: String::new(),
+            kind: "",
+            dtype: dtype.mlir_name().to_string(),
+            shape: shape.clone(),
+            layout: String::new(),
+            held: shape.clone(),
+            shards: Vec::new(),
+            rows: None,
+            replaced_by: None,
+        };
+        let whole = sent_at(stage, value).map(|position| wholes[stage].outputs[position].clone());
+        Tensor { name: key(stage, value), kind: "carried", ..whole.unwrap_or(local) }
+    };
+    for piece in pieces(&built.stages, graphs, timetable)? {
+        let Piece { stage, graph, inputs, outputs } = piece;
+        let (whole, from) = (&wholes[stage], &built.stages[stage].inputs);
+        let input = |(place, source): (usize, &pieces::Source)| {
+            let mut tensor = match *source {
+                pieces::Source::Carried(value) => carried(stage, value),
+                pieces::Source::Stage(position) => match from[position] {
+                    Source::Step(_) => whole.inputs[position].clone(),
+                    Source::Edge(edge) => {
+                        let (sender, output) = built.edges[edge].from;
+                        let name = key(sender, graphs[sender].outputs[output]);
+                        Tensor { name, kind: "received", ..whole.inputs[position].clone() }
+                    }
+                },
+            };
+            let replaced = graph.aliases.iter().find(|(input, _)| *input == place);
+            tensor.replaced_by = replaced.map(|(_, output)| *output);
+            tensor
+        };
+        let output = |sink: &pieces::Sink| match *sink {
+            pieces::Sink::Carried(value) => carried(stage, value),
+            pieces::Sink::Stage(position) => whole.outputs[position].clone(),
+        };
+        let text = text(&graph, whole.ranks.len(), false);
+        let known = files.iter().find(|(_, other)| **other == text).map(|(file, _)| file.clone());
+        let file = known.unwrap_or_else(|| format!("piece-{}.mlir", files.len()));
+        files.entry(file.clone()).or_insert(text);
+        modules.push(Module {
+            file,
+            ranks: whole.ranks.clone(),
+            inputs: inputs.iter().enumerate().map(input).collect(),
+            outputs: outputs.iter().map(output).collect(),
+        });
+    }
+    Ok((modules, files))
+}
+
+/// The parameters and states of the modules from a checkpoint, whole ones divided into the parts that the modules keep.
 fn saved_state(
     checkpoint: &Checkpoint,
-    module: &Module,
+    modules: &[Module],
     parts: &[Part],
 ) -> Result<IndexMap<String, TensorData>> {
     let part_of = |name: &str| parts.iter().find(|part| part.part == name);
-    let kept = || module.inputs.iter().filter(|input| matches!(input.kind, "parameter" | "state"));
+    let inputs = modules.iter().flat_map(|module| &module.inputs);
+    let kept: IndexMap<&String, &Tensor> = inputs
+        .filter(|input| matches!(input.kind, "parameter" | "state"))
+        .map(|input| (&input.name, input))
+        .collect();
     let mut wanted = IndexMap::new();
-    for input in kept() {
+    for input in kept.values() {
         let dtype = partita_base::DType::from_mlir_name(&input.dtype).expect("a type of the module");
         let (mut name, mut shape) = (&input.name, input.shape.clone());
         if let Some(part) = part_of(name) {
@@ -253,7 +343,7 @@ fn saved_state(
         let (_, value) = pieces.split(&literal(&checkpoint.tensors[&part.whole])).remove(0);
         tensor_data(&value)
     };
-    Ok(kept().map(|input| (input.name.clone(), value(input))).collect())
+    Ok(kept.values().map(|input| (input.name.clone(), value(input))).collect())
 }
 
 /// The step of one device with our layouts: XLA divides inputs and outputs evenly or not at all.
@@ -372,10 +462,13 @@ fn kind_of_output(kind: &OutputKind) -> &'static str {
 }
 
 /// The parts of the parameters and states that the step keeps in several tensors.
-fn parts(built: &Built, graph: &Graph) -> Vec<Part> {
+fn parts(built: &Built, graphs: &[Graph]) -> Vec<Part> {
     let mut parts = Vec::new();
-    for &input in &graph.inputs {
-        let name = &graph.value(input).name;
+    // What another stage receives is no part of the state.
+    let own = |(stage, graph): (&Stage, &Graph)| -> Vec<String> {
+        stage.fed().map(|(position, _)| graph.value(graph.inputs[position]).name.clone()).collect()
+    };
+    for name in &built.stages.iter().zip(graphs).flat_map(own).collect::<Vec<_>>() {
         let (prefix, parameter) = match partita_ir::port::state_of(name) {
             Some((slot, parameter)) => (partita_ir::port::state_name(slot, ""), parameter),
             None => (String::new(), name.as_str()),

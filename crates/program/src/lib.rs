@@ -36,6 +36,7 @@ pub use partita_base::CollectiveId;
 pub use passes::fuse::{Apart, Fusion, Why};
 pub use passes::head::{HeadCut, Whole};
 pub use passes::keep::Kept;
+pub use passes::timing::{StageTasks, tasks_of_stages};
 pub use passes::{Lowering, PASSES, Pass, PassContext, find_pass};
 pub use program::{
     Action, Buffer, BufferId, BufferKind, Checked, Compute, Instruction, Origin, Port, Program, ProgramSet,

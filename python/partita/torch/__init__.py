@@ -14,7 +14,7 @@ checkpointing, ``pipeline_split`` a ``PipelineStage``, and the timetable a sched
 program here runs once in each process, started by torchrun or ``python -m partita.launch``.
 """
 
-from partita.torch._apply import apply
-from partita.torch._parallel import Parallel
+from ._apply import apply
+from ._parallel import Parallel
 
 __all__ = ["Parallel", "apply"]

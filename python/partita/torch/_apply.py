@@ -11,12 +11,11 @@ import torch.distributed as dist
 from torch.distributed._composable.checkpoint_activation import checkpoint
 from torch.distributed.device_mesh import DeviceMesh
 
-from partita._error import refuse
-from partita._partita import Plan
-from partita._schedule import plan_of
-from partita.torch import _batch, _layouts, _stages
-from partita.torch._lines import BATCH_AXES, STAGES, Call, Line, Refusals, read
-from partita.torch._parallel import MeanLoss, ModuleLoss, Parallel
+from . import _batch, _layouts, _stages
+from ._lines import BATCH_AXES, STAGES, Call, Line, Refusals, read
+from ._needs import lines as lines_of
+from ._needs import refuse
+from ._parallel import MeanLoss, ModuleLoss, Parallel
 
 _NO_EFFECT = ("annotate", "decompose", "fork_rng", "trace")
 """Requests that change nothing here: notes, and what only patterns see."""
@@ -33,7 +32,7 @@ _REFUSED: dict[str, tuple[str, tuple[Call, ...]]] = {
 
 
 def apply(
-    plan: Plan | str | Mapping[str, Any] | None,
+    plan: Any,
     module: torch.nn.Module,
     device_mesh: DeviceMesh,
     *,
@@ -43,7 +42,8 @@ def apply(
     example_inputs: tuple[Any, ...] | None = None,
 ) -> Parallel:
     """Applies a plan to a module, in place, on a mesh of PyTorch whose dimensions have the names of the plan's axes. Every
-    process of the mesh calls it, and takes the parameters of the first one.
+    process of the mesh calls it, and takes the parameters of the first one. ``plan`` is a ``Plan``, a text, a dictionary
+    from module patterns to styles, or None.
 
     Axes ``dp`` and ``fsdp`` shard the rows of a batch, ``pp`` has stages, and one more axis may have layouts. ``loss``
     takes what the module returns and the target, and is a mean over rows; without it the module returns the loss, a scalar or
@@ -53,7 +53,7 @@ def apply(
     mesh, module or loss that it cannot; E221 for a pattern that matches no module, E223 for an axis that the mesh does not
     have, E390 for a module that cannot be exported, E462 for an unknown timetable.
     """
-    lines = read(plan_of(plan), module)
+    lines = read(lines_of(plan), module)
     sizes = _sizes(device_mesh)
     refusals = Refusals(lines)
     _check_axes(lines, sizes)

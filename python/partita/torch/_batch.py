@@ -14,7 +14,7 @@ from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
-from partita.torch._lines import BATCH_AXES, Line, Refusals, matches
+from ._lines import BATCH_AXES, Line, Refusals, matches
 
 _LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict)
 

@@ -29,7 +29,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
-from partita.torch._lines import Call, Line, Refusals
+from ._lines import Call, Line, Refusals
 
 LAYERS = (torch.nn.Linear, torch.nn.Embedding)
 """The layers that PyTorch's column and row styles take."""

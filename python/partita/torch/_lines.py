@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from partita._error import refuse
-from partita._partita import Plan
+from ._needs import refuse, spelled
 
 BATCH_AXES = ("dp", "fsdp")
 """The axes that shard dimension 0 of the batch."""
@@ -97,28 +96,28 @@ class Refusals:
             expected="lines that its styles, fully_shard, checkpoint and pipeline stages express",
             found=found,
             at=at,
-            help=f"the nearest plan that it runs:\n{self.nearest().to_calls().strip() or '(no lines)'}",
+            help=f"the nearest plan that it runs:\n{self.nearest().strip() or '(no lines)'}",
         )
 
-    def nearest(self) -> Plan:
-        """The plan with each refused line changed or left out."""
+    def nearest(self) -> str:
+        """The plan with each refused line changed or left out, as calls."""
         text: dict[str, list[str]] = {}
         for place, line in enumerate(self._lines):
             calls = self._refused[place][1] if place in self._refused else (line.call,)
             text.setdefault(line.pattern, []).extend(str(call) for call in calls)
         for pattern, request in self._added:
             text.setdefault(pattern, []).append(request)
-        return Plan({pattern: calls for pattern, calls in text.items() if calls})
+        return spelled({pattern: calls for pattern, calls in text.items() if calls})
 
 
-def read(plan: Plan, module: torch.nn.Module) -> list[Line]:
-    """The lines of a plan for a module.
+def read(plan: Sequence[tuple[str, str, str]], module: torch.nn.Module) -> list[Line]:
+    """The lines of a plan, each with its pattern, request and origin, for a module.
 
     Raises ``PartitaError``: E221 for a pattern that matches no module, with those that are near.
     """
     paths = [path for path, _ in module.named_modules()]
     lines = []
-    for (pattern, request), origin in zip(plan.lines(), plan.origins()):
+    for pattern, request, origin in plan:
         found = tuple(path for path in paths if matches(pattern, path))
         if not found:
             near = difflib.get_close_matches(pattern, paths, 3)

@@ -14,10 +14,10 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
-from partita._error import refuse
-from partita.torch._batch import batch_axes
-from partita.torch._layouts import running
-from partita.torch._lines import STAGES
+from ._batch import batch_axes
+from ._layouts import running
+from ._lines import STAGES
+from ._needs import refuse
 
 
 def _halves(values: Any) -> list[Any]:

@@ -7,7 +7,6 @@ other one, also a user's own, runs from its table of tasks.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tempfile
@@ -28,10 +27,9 @@ from torch.distributed.pipelining import (
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 from torch.distributed.pipelining.stage import _PipelineStageBase
 
-from partita import _partita
-from partita._error import refuse
-from partita.torch._layouts import LAYERS
-from partita.torch._lines import STAGES, Line, Refusals
+from ._layouts import LAYERS
+from ._lines import STAGES, Line, Refusals
+from ._needs import refuse, tasks
 
 _CLASSES: dict[str, type] = {
     "1f1b": Schedule1F1B,
@@ -66,21 +64,15 @@ class Timetable:
 
 def timetable(name: str, slices: int, microbatches: int) -> Timetable:
     """A timetable by its name or its CSV file. E462 for an unknown one."""
-    own = name.lower().endswith(".csv")
-    sizes = [] if own else ["--slices", str(slices), "--microbatches", str(microbatches)]
-    with tempfile.TemporaryDirectory(prefix="partita-") as folder:
-        path = os.path.join(folder, "tasks.csv")
-        found = json.loads(_partita.ask(["partita", "timetable", name, *sizes, "--csv", path, "--json"]))
-        with open(path, encoding="utf-8") as file:
-            tasks = file.read()
-    if own and (found["slices"], found["microbatches"]) != (slices, microbatches):
+    found = tasks(name, slices, microbatches)
+    if (found["slices"], found["microbatches"]) != (slices, microbatches):
         raise refuse(
             "E394",
             f"the timetable {name} is for another mesh or another number of microbatches",
             expected=f"{slices} slices and {microbatches} microbatches",
             found=f"{found['slices']} slices and {found['microbatches']} microbatches",
         )
-    return Timetable(found["timetable"], found["stages"], tasks)
+    return Timetable(found["name"], found["stages"], found["tasks"])
 
 
 def splits(lines: Sequence[Line], module: torch.nn.Module, stages: int, refusals: Refusals) -> list[str]:
@@ -156,8 +148,10 @@ def cut(
     for stage in stages:
         # PyTorch's styles ask for the classes of layers.
         for path, _ in list(stage.submod.named_modules()):
-            if path and isinstance(module.get_submodule(path), LAYERS):
-                stage.submod.set_submodule(path, module.get_submodule(path))
+            # A module that is called again has a number there: `dropout@1`.
+            original = module.get_submodule(re.sub(r"@\d+", "", path))
+            if path and isinstance(original, LAYERS):
+                stage.submod.set_submodule(path, original)
     return stages
 
 

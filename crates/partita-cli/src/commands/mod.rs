@@ -25,5 +25,5 @@ pub mod show;
 pub mod simulate;
 pub mod timetable;
 pub mod train;
-mod train_xla;
+mod train_script;
 pub mod verify;

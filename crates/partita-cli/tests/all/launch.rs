@@ -109,7 +109,7 @@ fn what_is_wrong_is_told_once() {
 /// The id of process `index` of the processes that `launcher` has started.
 #[cfg(target_os = "linux")]
 pub fn process(launcher: u32, index: usize) -> Option<u32> {
-    let place = format!("PARTITA_LAUNCH={index}/2:");
+    let place = format!("PARTITA_LAUNCH={index}/");
     let meeting = format!("partita-launch-{launcher}\0");
     let ids = fs::read_dir("/proc").unwrap().flatten();
     let mut ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -179,57 +179,102 @@ fn a_signal_to_the_launcher_alone_saves_and_ends_all_processes() {
 const LONG_RUN: [&str; 6] =
     ["--checkpoint-every", "20", "--set", "train.steps=600", "--set", "train.validate_every=0"];
 
+/// A launched run of so many processes with these flags of the launcher, of which process `.1` is killed after step `.0`, for
+/// each of `kills`: the last loss of each step, and what was said.
+#[cfg(target_os = "linux")]
+fn killed(
+    place: &Place,
+    (processes, mesh): (usize, &str),
+    flags: &[&str],
+    more: &[&str],
+    kills: &[(u64, usize)],
+) -> (Vec<f64>, String) {
+    let mut arguments = launch(processes, "mlp", mesh, more);
+    arguments.splice(3..3, flags.iter().map(|flag| flag.to_string()));
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut launcher = place.command(&arguments);
+    let mut launcher = launcher.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = launcher.stderr.take().unwrap();
+    let said = std::thread::spawn(move || {
+        let mut text = String::new();
+        said.read_to_string(&mut text).unwrap();
+        text
+    });
+    let (mut kills, mut losses) = (kills.iter(), Vec::new());
+    let mut next = kills.next();
+    for line in BufReader::new(launcher.stdout.take().unwrap()).lines().map(Result::unwrap) {
+        let event: serde_json::Value = serde_json::from_str(&line).unwrap();
+        if event["event"] != "step" {
+            continue;
+        }
+        let step = event["step"].as_u64().unwrap();
+        losses.resize(losses.len().max(step as usize), f64::NAN);
+        losses[step as usize - 1] = event["loss"].as_f64().unwrap();
+        if let Some((last, index)) = next.copied().filter(|(last, _)| step >= *last) {
+            let id =
+                process(launcher.id(), index).unwrap_or_else(|| panic!("no process {index} after {last}"));
+            assert!(Command::new("kill").args(["-9", &id.to_string()]).status().unwrap().success());
+            next = kills.next();
+        }
+    }
+    let status = launcher.wait().unwrap();
+    let said = said.join().unwrap();
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert!(next.is_none(), "not all were killed: {said}");
+    (losses, said)
+}
+
+/// Asserts that the last checkpoints of two runs have the same bits.
+#[cfg(target_os = "linux")]
+fn same_state(place: &Place, dir: &str, other: &str) {
+    for file in ["model.safetensors", "optimizer.safetensors"] {
+        let bytes = |dir: &str| fs::read(newest(&place.path(dir)).join(file)).unwrap();
+        assert!(bytes(dir) == bytes(other), "{dir}: other bytes in {file}");
+    }
+}
+
 #[test]
 #[cfg(target_os = "linux")]
 fn a_run_whose_process_dies_continues_from_its_last_checkpoint_to_the_same_bits() {
     let place = crate::place();
     let alone = place.train("mlp", "dp=2", &[&LONG_RUN[..], &["--checkpoint-dir", "alone"]].concat());
-    let expected = alone.losses();
     for (seed, flags) in [(0, &["--restarts", "2"][..]), (1, &["--restarts", "1", "--elastic"])] {
         let dir = format!("restarted-{seed}");
         let more = [&LONG_RUN[..], &["--checkpoint-dir", &dir]].concat();
-        let mut arguments = launch(2, "mlp", "dp=2", &more);
-        arguments.splice(3..3, flags.iter().map(|flag| flag.to_string()));
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let mut launcher = place.command(&arguments);
-        let mut launcher = launcher.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         // Before the first checkpoint, or some time after it.
         let last = [7, 233][seed];
-        let mut killed = false;
-        let mut losses = vec![f64::NAN; expected.len()];
-        for line in BufReader::new(launcher.stdout.take().unwrap()).lines().map(Result::unwrap) {
-            let event: serde_json::Value = serde_json::from_str(&line).unwrap();
-            if event["event"] != "step" {
-                continue;
-            }
-            let step = event["step"].as_u64().unwrap();
-            losses[step as usize - 1] = event["loss"].as_f64().unwrap();
-            if step >= last && !killed {
-                let id = process(launcher.id(), seed).expect("the process runs");
-                assert!(Command::new("kill").args(["-9", &id.to_string()]).status().unwrap().success());
-                killed = true;
-            }
-        }
-        let status = launcher.wait().unwrap();
-        let mut said = String::new();
-        launcher.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        assert_eq!(status.code(), Some(0), "{said}");
-        assert!(killed && said.contains(&format!("process {seed} died: restart 1")), "{said}");
-        assert!(losses == expected, "{seed}: other losses after a restart");
-        for file in ["model.safetensors", "optimizer.safetensors"] {
-            let bytes = |dir: &str| fs::read(newest(&place.path(dir)).join(file)).unwrap();
-            assert!(bytes(&dir) == bytes("alone"), "{seed}: other bytes in {file}");
-        }
+        let (losses, said) = killed(&place, (2, "dp=2"), flags, &more, &[(last, seed)]);
+        assert!(said.contains(&format!("process {seed} died: restart 1")), "{said}");
+        assert!(losses == alone.losses(), "{seed}: other losses after a restart");
+        same_state(&place, &dir, "alone");
     }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn four_processes_of_which_two_die_one_by_one_end_as_two_with_the_same_bits() {
+    let place = crate::place();
+    let alone = place.train("mlp", "dp=2,tp=2", &[&LONG_RUN[..], &["--checkpoint-dir", "alone"]].concat());
+    let more = [&LONG_RUN[..], &["--checkpoint-dir", "fewer"]].concat();
+    let flags = ["--restarts", "3", "--elastic"];
+    // Three processes run four ranks, so that one of them has two.
+    let (losses, said) = killed(&place, (4, "dp=2,tp=2"), &flags, &more, &[(30, 3), (333, 0)]);
+    for word in
+        ["process 3 died: restart 1 of 3 in 3 processes", "process 0 died: restart 2 of 3 in 2 processes"]
+    {
+        assert!(said.contains(word), "{said}");
+    }
+    assert!(losses == alone.losses(), "other losses after restarts");
+    same_state(&place, "fewer", "alone");
 }
 
 #[test]
 fn an_engine_refuses_what_it_cannot_do_before_it_starts() {
     let place = crate::place();
-    for (engine, mesh, word) in
-        [("mpi", "dp=2", "partita-mpi"), ("torch", "dp=2", "--engine native"), ("xla", "pp=2", "pp=2")]
+    for (engine, setting, word) in
+        [("mpi", "train.dtype=f32", "partita-mpi"), ("torch", "train.dtype=bf16", "train.dtype=f32")]
     {
-        let refused = place.train("mlp", mesh, &["--engine", engine]);
+        let refused = place.train("mlp", "dp=2", &["--engine", engine, "--set", setting]);
         refused.refuses("E060", &[word]);
     }
     place.train("mlp", "dp=2", &["--engine", "cuda"]).refuses("E033", &["native"]);
@@ -237,13 +282,15 @@ fn an_engine_refuses_what_it_cannot_do_before_it_starts() {
         command.env("PARTITA_PYTHON", "/no/such/python")
     });
     none.refuses("E061", &["PARTITA_PYTHON"]);
-    // It is refused before the plan is verified.
-    let unverified = place
-        .run_with(&["train", "mlp", "--json", "--mesh", "dp=2", "--engine", "xla"], |command| {
-            command.env("PARTITA_PYTHON", "false")
-        });
-    unverified.refuses("E061", &["its Python lacks a package"]);
-    assert_eq!(unverified.of("verify").len(), 0, "{}", unverified.out);
+    // It is refused before the plan is verified, with the packages to install.
+    for (engine, packages) in [("xla", "jax jaxlib"), ("torch", "torch numpy")] {
+        let unverified = place
+            .run_with(&["train", "mlp", "--json", "--mesh", "dp=2", "--engine", engine], |command| {
+                command.env("PARTITA_PYTHON", "false")
+            });
+        unverified.refuses("E061", &["its Python lacks a package", packages]);
+        assert_eq!(unverified.of("verify").len(), 0, "{}", unverified.out);
+    }
 }
 
 #[test]

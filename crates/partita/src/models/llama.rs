@@ -2,11 +2,13 @@
 
 use super::{ModelKind, ModelSource, Sizes};
 use crate::keys::Section;
+use crate::torch::Module;
 use partita_base::{DType, Result};
 use partita_ir::Graph;
 use partita_mesh::Mesh;
 use partita_nn::{LlamaConfig, Model, ModelConfig};
 use partita_schedule::{Plan, ReadyOptions, ready_plan};
+use serde_json::json;
 use std::sync::Arc;
 
 /// The kind `llama`.
@@ -83,6 +85,23 @@ impl ModelSource for LlamaConfig {
 
     fn stream(&self) -> Option<[usize; 3]> {
         self.experts.is_none().then_some([self.layers, self.sequence, self.dim])
+    }
+
+    fn torch(&self) -> Option<Module> {
+        let sizes = json!({
+            "vocab": self.vocab,
+            "dim": self.dim,
+            "layers": self.layers,
+            "heads": self.heads,
+            "kv_heads": self.kv_heads.unwrap_or(self.heads),
+            "hidden": self.hidden_features(),
+            "tied": self.tied,
+            "fused_qkv": self.fused_qkv,
+            "rotary_base": self.rotary_base,
+            "epsilon": self.epsilon,
+            "dropout": self.dropout,
+        });
+        self.experts.is_none().then(|| Module::of_text("Llama", sizes, self.dropout))
     }
 
     fn plan(&self, forward: &Graph, mesh: &Mesh, options: &ReadyOptions) -> Result<Plan> {

@@ -1,10 +1,16 @@
 """Runs a training step that `partita export --for xla` wrote.
 
-It compiles the module with XLA through jaxlib (CPU, GPU or TPU devices, one for each rank), gives every device its shard
-of the initial state, and then feeds, steps and donates: a step's new state takes the memory of the old one. All that is
-known of the step is in `manifest.json`. Tried with jax and jaxlib 0.10.2; the calls of jaxlib are in `Program`.
+It compiles the modules with XLA through jaxlib (CPU, GPU or TPU devices, one for each rank), gives every device its shard
+of the initial state, and then feeds, steps and donates: a step's new state takes the memory of the old one. A step without
+a pipeline is one module; the stages of a pipeline are several, which start in their order and run as soon as what they read
+is there. All that is known of the step is in `manifest.json`. Tried with jax and jaxlib 0.10.2; the calls of jaxlib that
+are no stable interface are in `Program`.
 
     python run.py [--steps N] [--json] [--save state.safetensors] [--save-every N] [--save-in DIR] [--collectives]
+    torchrun --nproc-per-node 2 run.py ..
+
+Several processes, started by anything that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, connect through
+jax.distributed; each has an equal number of the devices, and the first one prints and saves.
 """
 
 import argparse
@@ -13,6 +19,7 @@ import os
 import re
 import struct
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -70,55 +77,95 @@ def write_safetensors(path, tensors):
             file.write(value.tobytes())
 
 
-class Program:
-    """A module of the manifest, compiled for a device per rank. Everything that is not a stable interface of JAX is here."""
+class Devices:
+    """The devices of some ranks, in the order of the ranks, and what moves between the host and them."""
 
-    def __init__(self, manifest, module, folder):
+    def __init__(self, ranks):
         import jax
         import numpy as np
-        from jax.extend import backend
-        from jaxlib import xla_client
 
-        self.jax, self.np, self.module = jax, np, module
-        count = len(module["ranks"])
+        self.jax, self.np, self.ranks = jax, np, ranks
         devices = jax.devices()
-        if len(devices) < count:
-            raise Refused(f"the step runs on {count} devices, and {jax.default_backend()} has {len(devices)}")
-        self.devices = devices[:count]
-        self.mesh = jax.sharding.Mesh(np.array(self.devices), ("rank",))
-        replicas, partitions = (count, 1) if manifest["form"] == "uniform" else (1, count)
-        options = xla_client.CompileOptions()
-        build = options.executable_build_options
-        for target in (options, build):
-            target.num_replicas, target.num_partitions = replicas, partitions
-        ids = np.array([device.id for device in self.devices]).reshape(replicas, partitions)
-        build.device_assignment = xla_client.DeviceAssignment.create(ids)
-        build.use_spmd_partitioning = build.use_shardy_partitioner = manifest["form"] == "global"
-        self.text = (folder / module["file"]).read_text()
-        devices = xla_client.DeviceList(tuple(self.devices))
-        self.executable = backend.get_backend().compile_and_load(self.text, devices, options)
+        if len(devices) <= max(ranks):
+            raise Refused(f"the step runs on {max(ranks) + 1} devices, and {jax.default_backend()} has {len(devices)}")
+        self.all = [devices[rank] for rank in ranks]
+        self.mesh = jax.sharding.Mesh(np.array(self.all), ("rank",))
+        self.own = [place for place, device in enumerate(self.all) if device.process_index == jax.process_index()]
 
     def place(self, tensor, value):
         """A global value as an array with this tensor's shard, padded, on each device."""
         np = self.np
         dtype = element_type(MLIR[tensor["dtype"]])
         shards = []
-        for device, windows in zip(self.devices, tensor["shards"]):
+        for place in self.own:
+            windows = tensor["shards"][place]
             shard = np.zeros(tensor["held"], dtype)
             if value is not None:
                 part = tuple(slice(start, limit) for start, limit in windows)
                 shard[tuple(slice(0, limit - start) for start, limit in windows)] = np.asarray(value)[part]
-            shards.append(self.jax.device_put(shard, device))
+            shards.append(self.jax.device_put(shard, self.all[place]))
         return self.join(tensor, shards)
 
     def join(self, tensor, shards):
-        """One array of the shards on the devices; XLA only looks at these."""
+        """One array of the shards on this process's devices; XLA only looks at these."""
         axes = ("rank",) if tensor["held"] else ()
         sharding = self.jax.sharding.NamedSharding(self.mesh, self.jax.sharding.PartitionSpec(*axes))
         shape = tuple(tensor["held"])
         if shape:
-            shape = (shape[0] * len(shards),) + shape[1:]
+            shape = (shape[0] * len(self.all),) + shape[1:]
         return self.jax.make_array_from_single_device_arrays(shape, sharding, shards)
+
+    def shards(self, array):
+        """The shards on this process's devices, in the order of the ranks."""
+        found = {shard.device.id: shard.data for shard in array.addressable_shards}
+        return [found[self.all[place].id] for place in self.own]
+
+    def collect(self, tensor, array):
+        """The global value of an array, without the pads of its shards. With several processes, all must ask for it."""
+        np = self.np
+        shards = self.shards(array)
+        places = self.own
+        if self.jax.process_count() > 1 and tensor["held"]:
+            replicated = self.jax.sharding.NamedSharding(self.mesh, self.jax.sharding.PartitionSpec())
+            everywhere = self.jax.jit(lambda value: value, out_shardings=replicated)(array)
+            whole = np.asarray(everywhere.addressable_shards[0].data)
+            shards, places = np.split(whole, len(self.all)), range(len(self.all))
+        value = np.zeros(tensor["shape"], element_type(MLIR[tensor["dtype"]]))
+        for place, shard in zip(places, shards):
+            windows = tensor["shards"][place]
+            part = tuple(slice(start, limit) for start, limit in windows)
+            value[part] = np.asarray(shard)[tuple(slice(0, limit - start) for start, limit in windows)]
+        return value
+
+    def receive(self, tensor, sent, sender, array):
+        """An array of the devices `sender` with the layout of `sent` as one of this tensor's: from device to device where the
+        ranks have equal shards, through the host elsewhere."""
+        if sent["shards"] == tensor["shards"] and sent["held"] == tensor["held"]:
+            shards = [self.jax.device_put(shard, device) for shard, device in zip(sender.shards(array), self.all)]
+            return self.join(tensor, shards)
+        return self.place(tensor, sender.collect(sent, array))
+
+
+class Program:
+    """A module, compiled for a device per rank. Everything that is not a stable interface of JAX is here."""
+
+    def __init__(self, form, text, devices):
+        from jax.extend import backend
+        from jaxlib import xla_client
+
+        self.text = text
+        count = len(devices.all)
+        replicas, partitions = (count, 1) if form == "uniform" else (1, count)
+        options = xla_client.CompileOptions()
+        build = options.executable_build_options
+        for target in (options, build):
+            target.num_replicas, target.num_partitions = replicas, partitions
+        ids = devices.np.array([device.id for device in devices.all]).reshape(replicas, partitions)
+        build.device_assignment = xla_client.DeviceAssignment.create(ids)
+        build.use_spmd_partitioning = build.use_shardy_partitioner = form == "global"
+        self.executable = backend.get_backend().compile_and_load(
+            text, xla_client.DeviceList(tuple(devices.all)), options
+        )
 
     def call(self, arguments):
         """The results: for each, the shard on each device."""
@@ -130,84 +177,100 @@ class Program:
         counts = {}
         for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute"):
             calls = re.findall(rf" {kind.replace('_', '-')}(?:-start)?\(([^)]*)\)", compiled)
-            counts[kind] = {
-                "module": self.text.count(f'"stablehlo.{kind}"('),
-                "compiled": len(calls),
-                "tensors": sum(call.count(",") + 1 for call in calls),
-            }
-        return {kind: count for kind, count in counts.items() if any(count.values())}
-
-    def collect(self, tensor, shards):
-        """The global value of shards, without their pads."""
-        np = self.np
-        value = np.zeros(tensor["shape"], element_type(MLIR[tensor["dtype"]]))
-        for shard, windows in zip(shards, tensor["shards"]):
-            part = tuple(slice(start, limit) for start, limit in windows)
-            value[part] = np.asarray(shard)[tuple(slice(0, limit - start) for start, limit in windows)]
-        return value
+            counts[kind] = [
+                self.text.count(f'"stablehlo.{kind}"('), len(calls), sum(call.count(",") + 1 for call in calls)
+            ]
+        return counts
 
 
 class Run:
     """An exported step with its state on the devices."""
 
     def __init__(self, folder):
-        import numpy as np
+        import jax
 
         folder = Path(folder)
         self.manifest = json.loads((folder / "manifest.json").read_text())
         if self.manifest["format"] != FORMAT:
             raise Refused(f"this runner reads {FORMAT}, and the manifest is {self.manifest['format']}")
-        (self.module,) = self.manifest["modules"]
-        self.program = Program(self.manifest, self.module, folder)
+        self.modules = self.manifest["modules"]
+        if jax.process_count() > 1 and len({tuple(module["ranks"]) for module in self.modules}) > 1:
+            raise Refused("the stages of a pipeline run in one process; use a mesh without pp for several")
+        devices, programs = {}, {}
+        self.programs, self.devices = [], []
+        for module in self.modules:
+            ranks = tuple(module["ranks"])
+            if ranks not in devices:
+                devices[ranks] = Devices(ranks)
+            key = (module["file"], ranks)
+            if key not in programs:
+                text = (folder / module["file"]).read_text()
+                programs[key] = Program(self.manifest["form"], text, devices[ranks])
+            self.programs.append(programs[key])
+            self.devices.append(devices[ranks])
+        # After which module a value that modules hand on is read no more.
+        self.last_read = {}
+        for number, module in enumerate(self.modules):
+            for tensor in module["inputs"]:
+                self.last_read[tensor["name"]] = number
         self.feeds = read_safetensors(folder / "feeds.safetensors")
         initial = read_safetensors(folder / "state.safetensors")
-        self.kept = {
-            tensor["name"]: self.program.place(tensor, initial.get(tensor["name"]))
-            for tensor in self.module["inputs"]
-            if tensor["kind"] in ("parameter", "state")
-        }
-        self.steps, self.scalar = self.manifest["first"], lambda tensor, value: np.array(value).astype(element_type(MLIR[tensor["dtype"]]))
+        # By name: what a value is, the devices that have it, and its array.
+        self.kept = {}
+        for module, devices in zip(self.modules, self.devices):
+            for tensor in module["inputs"]:
+                name = tensor["name"]
+                if tensor["kind"] in ("parameter", "state") and name not in self.kept:
+                    self.kept[name] = (tensor, devices, devices.place(tensor, initial.get(name)))
+        self.steps = self.manifest["first"]
 
-    def argument(self, tensor):
-        kind = tensor["kind"]
+    def argument(self, tensor, devices, carried):
+        kind, name = tensor["kind"], tensor["name"]
         if kind in ("parameter", "state"):
-            return self.kept[tensor["name"]]
+            return self.kept[name][2]
+        if kind == "carried":
+            return carried[name][2]
+        if kind == "received":
+            sent, sender, array = carried[name] if name in carried else self.kept[name]
+            return devices.receive(tensor, sent, sender, array)
         if kind == "batch":
             name, (start, limit) = tensor["rows"]
             value = self.feeds[f"{self.steps + 1}/{name}"]
-            return self.program.place(tensor, value[start:limit] if tensor["shape"] else value)
+            return devices.place(tensor, value[start:limit] if tensor["shape"] else value)
         scalars = {
             "learning_rate": self.manifest["learning_rates"][self.steps],
             "step": self.steps + 1,
             "seed": self.manifest["seed"],
         }
-        return self.program.place(tensor, self.scalar(tensor, scalars[kind]))
+        return devices.place(tensor, devices.np.array(scalars[kind]).astype(element_type(MLIR[tensor["dtype"]])))
 
     def step(self):
         """Runs one step; its results that replace nothing, by name."""
         if self.steps == len(self.manifest["learning_rates"]):
             raise Refused(f"there are batches for {self.steps} steps; export more with --set train.steps=N")
-        inputs, outputs = self.module["inputs"], self.module["outputs"]
-        results = self.program.call([self.argument(tensor) for tensor in inputs])
-        replaced = {tensor["replaced_by"]: tensor["name"] for tensor in inputs if "replaced_by" in tensor}
-        values = {}
-        for number, (tensor, shards) in enumerate(zip(outputs, results)):
-            if number in replaced:
-                self.kept[replaced[number]] = self.program.join(tensor, shards)
-            else:
-                values[tensor["name"]] = self.program.collect(tensor, shards)
+        carried, given = {}, {}
+        for number, (module, program, devices) in enumerate(zip(self.modules, self.programs, self.devices)):
+            inputs, outputs = module["inputs"], module["outputs"]
+            results = program.call([self.argument(tensor, devices, carried) for tensor in inputs])
+            for tensor in inputs:
+                if self.last_read[tensor["name"]] == number:
+                    carried.pop(tensor["name"], None)
+            for tensor, shards in zip(outputs, results):
+                value = (tensor, devices, devices.join(tensor, shards))
+                if tensor["kind"] == "carried":
+                    carried[tensor["name"]] = value
+                elif tensor["kind"] == "new_value":
+                    self.kept[tensor["name"]] = (self.kept[tensor["name"]][0], devices, value[2])
+                else:
+                    given[tensor["name"]] = value
         self.steps += 1
-        return values
+        return {name: devices.collect(tensor, array) for name, (tensor, devices, array) in given.items()}
 
     def state(self):
         """The global parameters and states, those in parts joined."""
         import numpy as np
 
-        values = {}
-        for tensor in self.module["inputs"]:
-            if tensor["name"] in self.kept:
-                shards = [shard.data for shard in self.kept[tensor["name"]].addressable_shards]
-                values[tensor["name"]] = self.program.collect(tensor, shards)
+        values = {name: devices.collect(tensor, array) for name, (tensor, devices, array) in self.kept.items()}
         parts = {}
         for part in self.manifest["pieces"]:
             parts.setdefault((part["whole"], part["dim"]), []).append((part["window"], values.pop(part["part"])))
@@ -215,6 +278,47 @@ class Run:
             pieces.sort(key=lambda piece: piece[0])
             values[whole] = np.concatenate([value for _, value in pieces], dim)
         return values
+
+    def collectives(self):
+        """Over all modules, each as often as it runs."""
+        counts = {}
+        for program in self.programs:
+            for kind, (module, compiled, tensors) in program.collectives().items():
+                found = counts.setdefault(kind, {"module": 0, "compiled": 0, "tensors": 0})
+                found["module"] += module
+                found["compiled"] += compiled
+                found["tensors"] += tensors
+        return {kind: count for kind, count in counts.items() if any(count.values())}
+
+
+def end_with_stdin():
+    """Ends this process when its standard input does: the program that started it has ended."""
+
+    def wait():
+        # Not through sys.stdin, whose lock a thread may not hold when Python ends.
+        while os.read(0, 1):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def connect(ranks):
+    """Joins the processes of a launcher; the devices of this one, all without a launcher."""
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if "RANK" not in os.environ or count == 1:
+        return ranks, lambda: None
+    if ranks % count != 0:
+        raise Refused(f"{count} processes cannot share {ranks} devices equally")
+
+    def join():
+        import jax
+
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        address = f"{os.environ.get('MASTER_ADDR', '127.0.0.1')}:{os.environ['MASTER_PORT']}"
+        jax.distributed.initialize(address, count, int(os.environ["RANK"]))
+
+    return ranks // count, join
 
 
 def main():
@@ -227,27 +331,37 @@ def main():
     parser.add_argument("--save-every", type=int, metavar="N", help="also save the state after every N-th step and the last")
     parser.add_argument("--save-in", type=Path, metavar="DIR", default=folder, help="the folder for these files")
     parser.add_argument("--collectives", action="store_true", help="count the collectives of the module and of XLA's program")
+    parser.add_argument("--end-with-stdin", action="store_true", help="end when the standard input does")
     options = parser.parse_args()
+    if options.end_with_stdin:
+        end_with_stdin()
     manifest = json.loads((options.folder / "manifest.json").read_text())
-    ranks = sum(len(module["ranks"]) for module in manifest["modules"])
+    ranks = max(max(module["ranks"]) for module in manifest["modules"]) + 1
+    devices, join = connect(ranks)
     # Read when jax is imported: so many devices if they are CPUs.
     count = "--xla_force_host_platform_device_count"
     if count not in os.environ.get("XLA_FLAGS", ""):
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {count}={ranks}".strip()
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {count}={devices}".strip()
     try:
         import jax
     except ImportError as error:
         raise Refused(f"jax and jaxlib are needed (tried with {TRIED}): pip install jax; {error}") from error
     jax.config.update("jax_enable_x64", True)
+    join()
+    is_first = jax.process_index() == 0
+
+    def say(text, **line):
+        if is_first:
+            print(json.dumps(line) if options.json else text, flush=True)
+
     try:
         run = Run(options.folder)
     except (AttributeError, TypeError) as error:
         raise Refused(f"jax {jax.__version__} has other calls than {TRIED}, with which this was tried: {error}") from error
     if options.collectives:
-        counts = run.program.collectives()
-        for kind, count in counts.items():
-            line = f"{kind}: {count['module']} in the module, {count['compiled']} as compiled, of {count['tensors']} tensors"
-            print(json.dumps({"kind": kind, **count}) if options.json else line, flush=True)
+        for kind, count in run.collectives().items():
+            text = f"{count['module']} in the module, {count['compiled']} as compiled, of {count['tensors']} tensors"
+            say(f"{kind}: {text}", kind=kind, **count)
     left = len(manifest["learning_rates"]) - manifest["first"]
     steps = left if options.steps is None else options.steps
     for number in range(1, steps + 1):
@@ -255,17 +369,18 @@ def main():
         values = run.step()
         seconds = time.perf_counter() - began
         scalars = {name: float(value) for name, value in values.items() if value.ndim == 0}
-        if options.json:
-            print(json.dumps({"step": run.steps, **scalars, "seconds": seconds}), flush=True)
-        else:
-            print(f"step {run.steps}  " + "  ".join(f"{name} {value:.6f}" for name, value in scalars.items()), flush=True)
+        text = "  ".join(f"{name} {value:.6f}" for name, value in scalars.items())
+        say(f"step {run.steps}  {text}", step=run.steps, **scalars, seconds=seconds)
         every = options.save_every
         if every is not None and (number == steps or every and run.steps % every == 0):
-            path = options.save_in / f"state-{run.steps}.safetensors"
-            write_safetensors(path, run.state())
-            print(json.dumps({"step": run.steps, "saved": str(path)}) if options.json else f"saved {path}", flush=True)
+            path, state = options.save_in / f"state-{run.steps}.safetensors", run.state()
+            if is_first:
+                write_safetensors(path, state)
+            say(f"saved {path}", step=run.steps, saved=str(path))
     if options.save:
-        write_safetensors(options.save, run.state())
+        state = run.state()
+        if is_first:
+            write_safetensors(options.save, state)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ use partita::xla::{Form, export};
 use partita_ir::{Literal, Role, evaluate};
 use partita_schedule::feed::random_feed;
 use partita_spmd::{uniform, virtual_ranks};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Small models, by name, with a batch that no mesh below but dp=3 divides unevenly.
 fn sizes(model: &str) -> Vec<&'static str> {
@@ -111,10 +112,71 @@ fn the_manifest_says_where_every_element_of_every_tensor_is() {
 }
 
 #[test]
-fn a_pipeline_is_refused_by_name() {
+fn pieces_of_stages_read_what_pieces_before_them_return() {
+    for (mesh, microbatches, timetable) in
+        [("pp=2", 1, "1f1b"), ("dp=2,pp=2", 4, "1f1b"), ("pp=2", 4, "zb-h1")]
+    {
+        let mut overrides = sizes("gpt");
+        let settings = [
+            format!("mesh.shape={mesh}"),
+            format!("train.microbatches={microbatches}"),
+            format!("train.timetable={timetable}"),
+        ];
+        overrides.extend(["model.layers=2", "train.steps=1"]);
+        overrides.extend(settings.iter().map(String::as_str));
+        let step = export(&session("gpt", &overrides), Form::Uniform, None)
+            .unwrap_or_else(|error| panic!("{mesh}: {error}"));
+        let modules = &step.manifest.modules;
+        assert!(modules.iter().any(|module| module.ranks != modules[0].ranks), "{mesh}: one stage");
+        // Each stage has a forward and a backward pass of each microbatch, and updates; the texts of alike ones are one.
+        assert!(modules.len() > 4 * microbatches, "{mesh}: {} modules", modules.len());
+        let files: BTreeSet<&String> = modules.iter().map(|module| &module.file).collect();
+        assert!(
+            files.iter().all(|file| step.modules.contains_key(*file)) && files.len() == step.modules.len()
+        );
+        assert!(microbatches == 1 || files.len() < modules.len(), "{mesh}: alike microbatches share no text");
+        let (mut returned, mut replaced) = (BTreeMap::new(), BTreeMap::new());
+        for module in modules {
+            for input in &module.inputs {
+                match input.kind {
+                    "carried" => {
+                        let (ranks, held): &(Vec<usize>, Vec<usize>) = &returned[&input.name];
+                        assert_eq!((ranks, held), (&module.ranks, &input.held), "{}", input.name);
+                    }
+                    "received" if !step.state.contains_key(&input.name) => {
+                        let (ranks, _) = &returned[&input.name];
+                        assert_ne!(ranks, &module.ranks, "{}", input.name);
+                    }
+                    _ => {
+                        assert!(
+                            !replaced.contains_key(&input.name),
+                            "{} is read after its update",
+                            input.name
+                        );
+                    }
+                }
+                if let Some(output) = input.replaced_by {
+                    assert_eq!(module.outputs[output].name, input.name);
+                }
+            }
+            for output in &module.outputs {
+                if output.kind == "carried" {
+                    returned.insert(output.name.clone(), (module.ranks.clone(), output.held.clone()));
+                } else if output.kind == "new_value" {
+                    replaced.insert(output.name.clone(), ());
+                }
+            }
+        }
+        let parameters = step.state.keys().collect::<BTreeSet<_>>();
+        assert!(parameters.iter().all(|name| replaced.contains_key(**name)), "{mesh}: not all are updated");
+    }
+}
+
+#[test]
+fn a_pipeline_has_no_global_form() {
     let mut overrides = sizes("gpt");
     overrides.extend(["model.layers=2", "mesh.shape=pp=2", "train.microbatches=2"]);
-    let error = export(&session("gpt", &overrides), Form::Uniform, None).unwrap_err();
+    let error = export(&session("gpt", &overrides), Form::Global, None).unwrap_err();
     assert_eq!(error.code, "E276");
     assert!(error.to_string().contains("pp"), "{error}");
 }

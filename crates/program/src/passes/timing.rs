@@ -35,16 +35,38 @@ pub(crate) struct Timing {
 /// The slot of updates, after all tasks.
 const UPDATE: usize = usize::MAX;
 
+/// A stage as a graph, with the values that it receives and sends and their edges.
+pub type StageGraph<'a> = (&'a Graph, Vec<(usize, ValueId)>, Vec<(usize, ValueId)>);
+
+/// The tasks of a stage, for an executor of graphs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StageTasks {
+    /// The task of each node, by its place in the order of the stage; the number of tasks for updates.
+    pub of_node: Vec<usize>,
+    /// The slot in which each task begins.
+    pub slots: Vec<usize>,
+}
+
+/// The tasks of each stage of a step in the order of a timetable: those that programs follow.
+///
+/// # Errors
+/// E461 if the timetable does not fit these stages.
+pub fn tasks_of_stages(timetable: &Timetable, graphs: &[StageGraph]) -> Result<Vec<StageTasks>> {
+    let timings = Timing::of_stages(timetable, graphs)?;
+    let tasks = |(timing, (graph, ..)): (Timing, &StageGraph)| StageTasks {
+        of_node: timing.tasks_of_nodes(graph),
+        slots: timing.slots,
+    };
+    Ok(timings.into_iter().zip(graphs).map(tasks).collect())
+}
+
 impl Timing {
     /// The timing of each stage of a step. `graphs` holds each stage's graph, with the values that
     /// it receives and sends and their edges.
     ///
     /// # Errors
     /// E461 if the timetable does not fit these stages.
-    pub fn of_stages(
-        timetable: &Timetable,
-        graphs: &[(&Graph, Vec<(usize, ValueId)>, Vec<(usize, ValueId)>)],
-    ) -> Result<Vec<Timing>> {
+    pub fn of_stages(timetable: &Timetable, graphs: &[StageGraph]) -> Result<Vec<Timing>> {
         let slots = timetable.slots()?;
         let mut all: Vec<Timing> = graphs
             .iter()

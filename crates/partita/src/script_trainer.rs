@@ -1,4 +1,4 @@
-//! Training on XLA: exports the step, starts the runner of [`crate::xla`] under Python, and follows it.
+//! Training on an engine in Python, XLA or PyTorch: exports the step, starts its runner, and follows it.
 //!
 //! The runner prints a line of JSON for each step and for each state that it wrote to a file. This side makes checkpoints of
 //! these states, which are those of any other engine, so that a run continues on any of them.
@@ -7,6 +7,7 @@ use crate::engine::Engine;
 use crate::feeds::Feed;
 use crate::run_files::{Saved, beside, folder, metadata};
 use crate::session::Session;
+use crate::torch;
 use crate::trainer::{Finished, Observer, StepDone};
 use crate::validator::Validator;
 use crate::xla::{self, Form};
@@ -16,6 +17,7 @@ use partita_runtime::StepReport;
 use partita_runtime::checkpoint::{Checkpoint, FileStorage, RunFolder, import_weights};
 use serde::Deserialize;
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -29,12 +31,14 @@ pub fn python() -> String {
     std::env::var(PYTHON).unwrap_or_else(|_| "python3".to_string())
 }
 
-/// A training run on XLA.
-pub struct XlaTrainer {
+/// A training run on an engine in Python.
+pub struct ScriptTrainer {
+    engine: Engine,
     session: Session,
     model: Model,
     feed: Arc<dyn Feed>,
-    folder: RunFolder,
+    /// The folder of the checkpoints; `None` in a process that does not write them.
+    folder: Option<RunFolder>,
     exchange: Exchange,
     first: u64,
     first_batch: u64,
@@ -72,27 +76,61 @@ struct Line {
     saved: Option<PathBuf>,
 }
 
-impl XlaTrainer {
+/// The line of a runner that cannot run the plan.
+#[derive(Deserialize)]
+struct Refusal {
+    refused: Refused,
+}
+
+#[derive(Deserialize)]
+struct Refused {
+    code: String,
+    message: String,
+    expected: Option<String>,
+    found: Option<String>,
+    at: Option<String>,
+    help: Option<String>,
+}
+
+impl Refused {
+    fn diagnostic(self) -> Box<Diagnostic> {
+        let known = ["E221", "E223", "E390", "E394", "E462"].into_iter().find(|known| *known == self.code);
+        let mut diagnostic = Diagnostic::new(known.unwrap_or("E061"), self.message);
+        diagnostic.expected = self.expected;
+        diagnostic.found = self.found;
+        diagnostic.at = self.at;
+        diagnostic.help = self.help;
+        diagnostic
+    }
+}
+
+impl ScriptTrainer {
     /// Exports the step of a session with its state, initial or resumed, and with the batches of its steps.
     ///
     /// # Errors
-    /// Those of [`xla::export`]; E315 for a folder of checkpoints that cannot be written, E061 without a Python with
-    /// jaxlib, and for an exchange folder that cannot be written.
-    pub fn new(session: &Session, resumed: Option<&Saved>) -> Result<XlaTrainer> {
-        check_packages()?;
+    /// Those of [`xla::export`] and [`torch::export`]; E315 for a folder of checkpoints that cannot be written, E061 without
+    /// a Python with the packages of the engine, and for an exchange folder that cannot be written.
+    pub fn new(session: &Session, engine: Engine, resumed: Option<&Saved>) -> Result<ScriptTrainer> {
+        check_packages(engine)?;
+        let failed = |what: &str, found: String| failed(engine, what, found);
         let model = session.model()?;
         let feed = session.feed(&model)?;
-        let step = xla::export(session, Form::Uniform, resumed)?;
-        let path = std::env::temp_dir().join(format!("partita-xla-{}", std::process::id()));
+        let processes = session.execution().processes.as_ref();
+        let is_first = processes.is_none_or(|processes| processes.index() == 0);
+        let path = std::env::temp_dir().join(format!("partita-{}-{}", engine.name(), std::process::id()));
         let exchange = Exchange(path.clone());
         std::fs::create_dir(&path).map_err(|error| failed("its folder cannot be made", error.to_string()))?;
-        step.write(&path)?;
+        match engine {
+            Engine::Torch => torch::export(session, resumed)?.write(&path)?,
+            _ => xla::export(session, Form::Uniform, resumed)?.write(&path)?,
+        }
         let (first, first_batch) = match resumed {
             Some(saved) => (saved.step(), feed.resume(saved.opened().meta())?),
             None => (0, 0),
         };
-        Ok(XlaTrainer {
-            folder: folder(session.config(), resumed)?,
+        Ok(ScriptTrainer {
+            engine,
+            folder: is_first.then(|| folder(session.config(), resumed)).transpose()?,
             session: session.clone(),
             model,
             feed,
@@ -103,9 +141,32 @@ impl XlaTrainer {
         })
     }
 
-    /// The folder of the checkpoints.
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
+    /// The folder of the checkpoints; `None` in a process that does not write them.
+    pub fn folder(&self) -> Option<&Path> {
+        self.folder.as_ref().map(RunFolder::path)
+    }
+
+    /// The variables that tell the runner its place among those of the other processes of `partita launch`, as torchrun
+    /// sets them; none for one process, whose runner has all ranks.
+    fn place(&self) -> Result<Vec<(&'static str, String)>> {
+        let Some(processes) = &self.session.execution().processes else { return Ok(Vec::new()) };
+        let (index, count) = (processes.index(), processes.count());
+        // The first runner listens at a port that is free now.
+        let free = || TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+        let port = match index {
+            0 => free().map_err(|error| failed(self.engine, "no port is free", error.to_string()))?.port(),
+            _ => 0,
+        };
+        let told = processes.world(count, Vec::new())?.transport().control_all_gather(&port.to_le_bytes())?;
+        let port = told.first().and_then(|bytes| bytes[..].try_into().ok()).map_or(0, u16::from_le_bytes);
+        Ok(vec![
+            ("RANK", index.to_string()),
+            ("LOCAL_RANK", index.to_string()),
+            ("WORLD_SIZE", count.to_string()),
+            ("LOCAL_WORLD_SIZE", count.to_string()),
+            ("MASTER_ADDR", "127.0.0.1".to_string()),
+            ("MASTER_PORT", port.to_string()),
+        ])
     }
 
     /// Trains to the last step. Validations run on the CPU device.
@@ -113,15 +174,19 @@ impl XlaTrainer {
     /// # Errors
     /// E061 if the runner cannot be started or fails; those of saving and validating.
     pub fn fit(&mut self, observer: &mut dyn Observer) -> Result<Finished> {
+        let engine = self.engine;
+        let failed = |what: &str, found: String| failed(engine, what, found);
         let total = self.session.config().train.steps;
         let every = self.session.config().checkpoint.every;
         let child = Command::new(python())
             .arg(self.exchange.0.join("run.py"))
-            .arg("--json")
+            .envs(self.place()?)
+            .args(["--json", "--end-with-stdin"])
             .args(["--save-every", &every.to_string()])
             .arg("--save-in")
             .arg(&self.exchange.0)
-            .stdin(Stdio::null())
+            // Nothing is written: the runner ends when this pipe does, however this process ended.
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn();
@@ -136,6 +201,9 @@ impl XlaTrainer {
         let mut running = Running(child);
         for line in lines {
             let line = line.map_err(|error| failed("its output cannot be read", error.to_string()))?;
+            if let Ok(Refusal { refused }) = serde_json::from_str(&line) {
+                return Err(refused.diagnostic());
+            }
             let line: Line = serde_json::from_str(&line)
                 .map_err(|_| failed("it printed something else than steps", line.clone()))?;
             match &line.saved {
@@ -180,7 +248,8 @@ impl XlaTrainer {
         let checkpoint = Checkpoint { tensors, step, meta, beside: beside(config) };
         if step == total && config.train.validate_batches > 0 && self.feed.validation_batches() > 0 {
             let plan = self.session.plan(&self.model)?;
-            let mut validator = Validator::new(&self.session, &self.model, &plan)?;
+            let alone = self.session.clone().in_this_process();
+            let mut validator = Validator::new(&alone, &self.model, &plan)?;
             validator.restore(&checkpoint)?;
             let batches = config.train.validate_batches;
             self.state.validation_loss = validator.loss(self.feed.as_ref(), batches, &|| Ok(false))?;
@@ -188,32 +257,44 @@ impl XlaTrainer {
                 observer.validation(step, loss);
             }
         }
-        let path = self.folder.save(&FileStorage, checkpoint)?;
-        self.state.saved = Some((step, path));
+        if let Some(folder) = &mut self.folder {
+            self.state.saved = Some((step, folder.save(&FileStorage, checkpoint)?));
+        }
         Ok(())
     }
 }
 
+/// The packages that the runner of an engine imports.
+pub fn packages(engine: Engine) -> &'static [&'static str] {
+    match engine {
+        Engine::Xla => &["jax", "jaxlib"],
+        Engine::Torch => &["torch", "numpy"],
+        Engine::Native | Engine::Mpi => &[],
+    }
+}
+
 /// E061 unless there is a Python that finds the packages of the runner; they are not imported.
-fn check_packages() -> Result<()> {
-    let program = "import importlib.metadata as m; m.version('jax'); m.version('jaxlib')";
-    let done = Command::new(python()).args(["-c", program]).output();
-    let done = done.map_err(|error| failed("its Python cannot be started", error.to_string()))?;
+fn check_packages(engine: Engine) -> Result<()> {
+    let names = packages(engine).join(" ");
+    let program = "import importlib.metadata as m, sys; [m.version(name) for name in sys.argv[1:]]";
+    let done = Command::new(python()).args(["-c", program]).args(packages(engine)).output();
+    let done = done.map_err(|error| failed(engine, "its Python cannot be started", error.to_string()))?;
     if done.status.success() {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&done.stderr);
-    let last = said.lines().last().unwrap_or_default();
-    Err(failed("its Python lacks a package", last.to_string()))
+    let last = said.lines().last().unwrap_or(&names);
+    Err(failed(engine, "its Python lacks a package", last.to_string()))
 }
 
 /// E061.
-pub(crate) fn failed(what: &str, found: String) -> Box<Diagnostic> {
-    Diagnostic::new("E061", format!("the engine {} failed: {what}", Engine::Xla.name()))
+fn failed(engine: Engine, what: &str, found: String) -> Box<Diagnostic> {
+    let (names, install) = (packages(engine).join(" and "), packages(engine).join(" "));
+    Diagnostic::new("E061", format!("the engine {} failed: {what}", engine.name()))
         .at(python())
-        .expected("a Python with jax and jaxlib")
+        .expected(format!("a Python with {names}"))
         .found(found)
         .help(format!(
-            "`pip install jax`, or name another Python with {PYTHON}; `partita env` shows what is here"
+            "`pip install {install}`, or name another Python with {PYTHON}; `partita env` shows what is here"
         ))
 }

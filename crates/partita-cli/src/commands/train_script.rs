@@ -1,27 +1,40 @@
-//! `partita train --engine xla`: the step under XLA, with the lines and checkpoints of every engine.
+//! `partita train` with `--engine xla` or `torch`: the step in a runner, with the lines and checkpoints of every engine.
 
 use crate::cli::TrainArgs;
+use crate::commands::launch;
 use crate::commands::train::{Printing, verified};
 use crate::metrics::Metrics;
 use crate::output::Output;
 use crate::output::events::Summary;
 use crate::run::Ending;
+use partita::engine::Engine;
 use partita::run_files::Saved;
+use partita::script_trainer::ScriptTrainer;
 use partita::session::Session;
-use partita::xla_trainer::XlaTrainer;
+use partita::torch;
 use partita_base::{Diagnostic, Result};
 
-/// Verifies the plan on the CPU device, and trains under XLA.
+/// Verifies the plan on the CPU device, and trains on the engine.
 pub fn train(args: &TrainArgs, session: &Session, output: &mut Output) -> Result<Ending> {
     if args.profile.is_some() {
-        return Err(Diagnostic::new("E060", "the engine xla cannot run this: its ops are not recorded here")
+        let message =
+            format!("the engine {} cannot run this: its ops are not recorded here", args.engine.name());
+        return Err(Diagnostic::new("E060", message)
             .at("--profile")
             .expected("a run without --profile, or the engine native or mpi")
             .help("leave --profile away, or profile the same plan with `partita profile`"));
     }
     let config = session.config();
-    let resumed = args.resume.as_ref().map(|path| Saved::find(config, path.as_deref())).transpose()?;
-    let mut trainer = output.during("lowering the step", || XlaTrainer::new(session, resumed.as_ref()))?;
+    let resumed = match launch::restarted() {
+        Some(path) => Some(Saved::at(&path)?),
+        None => args.resume.as_ref().map(|path| Saved::find(config, path.as_deref())).transpose()?,
+    };
+    if args.engine == Engine::Torch {
+        torch::notes(session)?.into_iter().for_each(|note| output.note(note));
+    }
+    let mut trainer =
+        output.during("lowering the step", || ScriptTrainer::new(session, args.engine, resumed.as_ref()))?;
+    launch::record(trainer.folder());
     let first = resumed.as_ref().map_or(0, Saved::step);
     if let Some(saved) = &resumed {
         saved.notes().iter().for_each(|note| output.note(note));
@@ -31,7 +44,11 @@ pub fn train(args: &TrainArgs, session: &Session, output: &mut Output) -> Result
         Some(false) => return Ok(Ending::CheckFailed),
         ok => ok,
     };
-    let metrics = Metrics::create(&args.metrics, args.tensorboard.as_deref())?;
+    // One process writes for all.
+    let metrics = match trainer.folder() {
+        Some(_) => Metrics::create(&args.metrics, args.tensorboard.as_deref())?,
+        None => Metrics::default(),
+    };
     output.begin(first + 1, config.train.steps);
     let finished = trainer.fit(&mut Printing { output: &mut *output, metrics })?;
     output.end();
@@ -39,7 +56,7 @@ pub fn train(args: &TrainArgs, session: &Session, output: &mut Output) -> Result
     let feed = session.feed(&model)?;
     let baselines = feed.baselines(config.train.validate_batches);
     let seconds = finished.duration.as_secs_f64();
-    let steps = finished.done - first;
+    let steps = finished.done.saturating_sub(first);
     output.summary(&Summary {
         steps: finished.done,
         loss: finished.last.map(|report| report.loss),
