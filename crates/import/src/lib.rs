@@ -1,6 +1,6 @@
 //! Models and tensors of other tools: PyTorch's exported programs (`.pt2`), safetensors files, NumPy's arrays.
 //!
-//! Knows: file formats, ATen ops, how they become graphs of `ir` and models of `nn`. Must not know:
+//! Knows: file formats, ATen ops, how they become graphs of `ir` and models of `nn`, and what attention looks like there. Must not know:
 //! what executes a graph, meshes, plans.
 //!
 //! ```no_run
@@ -23,6 +23,7 @@
 
 mod archive;
 mod aten;
+mod attention;
 pub mod families;
 pub mod file;
 pub mod limits;
@@ -35,6 +36,7 @@ pub mod stablehlo;
 pub mod tensor;
 pub mod weights;
 
+pub use attention::recognise_attention;
 pub use file::ModelFile;
 pub use limits::Limits;
 pub use mapped::Bytes;

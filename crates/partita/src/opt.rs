@@ -8,6 +8,7 @@
 use crate::layouts::{annotated, origin};
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_cost::Cluster;
+use partita_import::recognise_attention;
 use partita_ir::ops::Composite;
 use partita_ir::{
     ClassGraph, Graph, Literal, Operation, Registry, Role, Target, TensorType, evaluate, evaluate_ranks,
@@ -106,6 +107,11 @@ struct GraphPass {
 }
 
 const GRAPH_PASSES: &[GraphPass] = &[
+    GraphPass {
+        name: "attention",
+        about: "recognise attention that is written out, and its gradient: they become composites",
+        run: |graph, _, _| recognise_attention(graph),
+    },
     GraphPass {
         name: "prune",
         about: "drop nodes that no output needs",

@@ -4,6 +4,7 @@ use super::lower::{Binding, Lowering, Scope, Stored};
 use super::schema::{Argument, OutputSpec};
 use super::{Pt2, places, ranks};
 use crate::model::{ImportOptions, ImportedModel, State};
+use crate::recognise_attention;
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::port::{LOSS, gradient_name};
@@ -116,6 +117,7 @@ impl Lowering<'_> {
             let is_one_value = |name: &str| name == LOSS || name.starts_with("grad.") || is_state(name);
             model.forward = ranks::lift(&model.forward, ranks, &mut inputs, &is_one_value, self.limits)?;
         }
+        model.forward = recognise_attention(&model.forward)?;
         alias_states(&mut model, &states)?;
         for (name, (_, _, tensor)) in &stored.params {
             let (ty, init) = (tensor.ty.clone(), usual_init(name, tensor.ty.rank()));
