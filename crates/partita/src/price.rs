@@ -7,7 +7,7 @@
 use crate::auto_plan::Freedom;
 use crate::predict::fold::job_of;
 use crate::predict::step::{Forecast, Job};
-use crate::predict::unfold;
+use crate::predict::unfold::{self, SmallSteps};
 use crate::session::{Part, Session, has_loss};
 use partita_base::Result;
 use partita_nn::Model;
@@ -94,6 +94,11 @@ impl Session {
     /// Those of [`unfold::forecast`].
     pub fn price_folded(&self, plan: Option<&Plan>) -> Result<Price> {
         Ok(Price::Folded(Box::new(unfold::forecast(self, plan)?)))
+    }
+
+    /// As [`Session::price_folded`], with the small steps of other prices of the same model and config.
+    pub(crate) fn price_folded_with(&self, plan: &Plan, small: &SmallSteps) -> Result<Price> {
+        Ok(Price::Folded(Box::new(unfold::forecast_with(self, Some(plan), small)?)))
     }
 
     /// The job of the folded step under a plan.

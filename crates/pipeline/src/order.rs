@@ -10,6 +10,8 @@ use std::path::Path;
 pub enum Order {
     /// A named timetable, which exists for any number of slices and microbatches.
     Named(&'static Named),
+    /// A named timetable with another number of stages on each slice, by its name with that number: `interleaved-1f1b:4`.
+    Looped(String, &'static Named, usize),
     /// A table for one number of slices and microbatches, with its name: a file.
     Given(String, Timetable),
 }
@@ -25,6 +27,7 @@ impl PartialEq for Order {
     fn eq(&self, other: &Order) -> bool {
         match (self, other) {
             (Order::Named(one), Order::Named(other)) => one.name == other.name,
+            (Order::Looped(one, ..), Order::Looped(other, ..)) => one == other,
             (Order::Given(_, one), Order::Given(_, other)) => one == other,
             _ => false,
         }
@@ -32,9 +35,23 @@ impl PartialEq for Order {
 }
 
 impl Order {
-    /// The named timetable, with any of its names. E462 if there is none.
+    /// The named timetable, with any of its names, and behind a colon the number of stages on each slice where it exists for
+    /// any: `interleaved-1f1b:4`. E462 if there is none.
     pub fn named(name: &str) -> Result<Order> {
-        timetables::find(name).map(Order::Named)
+        match timetables::with_chunks(name)? {
+            None => timetables::find(name).map(Order::Named),
+            Some((named, chunks)) if chunks == named.chunks => Ok(Order::Named(named)),
+            Some((named, chunks)) => Ok(Order::Looped(format!("{}:{chunks}", named.name), named, chunks)),
+        }
+    }
+
+    /// How many stages each of so many slices runs.
+    pub fn chunks(&self, slices: usize) -> usize {
+        match self {
+            Order::Named(named) => named.chunks,
+            Order::Looped(_, _, chunks) => *chunks,
+            Order::Given(_, timetable) => timetable.stages / slices.max(1),
+        }
     }
 
     /// A user's table in the CSV format of torch.distributed.pipelining; `origin` is what messages call it.
@@ -69,7 +86,7 @@ impl Order {
     pub fn name(&self) -> &str {
         match self {
             Order::Named(named) => named.name,
-            Order::Given(name, _) => name,
+            Order::Looped(name, ..) | Order::Given(name, _) => name,
         }
     }
 
@@ -79,8 +96,9 @@ impl Order {
     /// E463 if the table is for another number of slices.
     pub fn slice_of_stage(&self, slices: usize) -> Result<Vec<usize>> {
         match self {
-            Order::Named(named) => {
-                Ok((0..slices * named.chunks).map(|stage| named.placement.slice(stage, slices)).collect())
+            Order::Named(named) | Order::Looped(_, named, _) => {
+                let stages = slices * self.chunks(slices);
+                Ok((0..stages).map(|stage| named.placement.slice(stage, slices)).collect())
             }
             Order::Given(_, timetable) if timetable.slices.len() == slices => Ok(timetable.slice_of_stage()),
             Order::Given(name, timetable) => Err(Diagnostic::new(
@@ -100,7 +118,8 @@ impl Order {
     pub fn timetable(&self, slices: usize, microbatches: usize) -> Result<Timetable> {
         self.slice_of_stage(slices)?;
         let timetable = match self {
-            Order::Named(named) => (named.make)(slices, microbatches),
+            Order::Looped(_, Named { with_chunks: Some(make), .. }, chunks) => make(slices, *chunks, microbatches),
+            Order::Named(named) | Order::Looped(_, named, _) => (named.make)(slices, microbatches),
             Order::Given(_, timetable) => timetable.clone(),
         };
         if timetable.microbatches != microbatches {
@@ -141,6 +160,20 @@ mod tests {
             let forward = order.forward(3, 1).unwrap();
             assert_eq!(forward.slice_of_stage(), (named.make)(3, 4).slice_of_stage(), "{}", named.name);
             assert_eq!(forward.slots().unwrap().iter().flatten().count(), 3 * named.chunks);
+        }
+    }
+
+    #[test]
+    fn a_name_may_say_how_many_stages_a_slice_runs() {
+        let order = Order::named("Interleaved1F1B:3").unwrap();
+        assert_eq!((order.name(), order.chunks(4)), ("interleaved-1f1b:3", 3));
+        let timetable = order.timetable(4, 8).unwrap();
+        assert_eq!(timetable.stages, 12);
+        assert_eq!(timetable.slice_of_stage(), order.slice_of_stage(4).unwrap());
+        assert_eq!(timetable.slices, timetables::interleaved_1f1b(4, 3, 8).slices);
+        assert_eq!(Order::named("interleaved-1f1b:2").unwrap(), Order::named("interleaved-1f1b").unwrap());
+        for name in ["1f1b:2", "zbv:4", "interleaved-1f1b:0", "interleaved-1f1b:65", "looped-bfs:x", "other:2"] {
+            assert_eq!(Order::named(name).unwrap_err().code, "E462", "{name}");
         }
     }
 

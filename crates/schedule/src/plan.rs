@@ -188,7 +188,7 @@ impl Plan {
     /// lines of its `plan`, each with the number of the stage: `colwise(stage=0)`. They apply to the
     /// modules of that stage alone, on its mesh.
     ///
-    /// `mesh = "dp=2,tp=2"` and `microbatches = 8` at the top say what the plan was made for,
+    /// `mesh = "dp=2,tp=2"`, `microbatches = 8` and `timetable = "zb-h1"` at the top say what the plan was made for,
     /// `sequence_parallel = true` that the residual stream is sharded; the config of a run reads them.
     ///
     /// A table with neither `modules` nor `style` nor `primitive` is a dictionary, one of several
@@ -198,7 +198,7 @@ impl Plan {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
             Diagnostic::new("E228", "the plan is not TOML").at(origin).found(error.message().to_string())
         })?;
-        let keys = ["plan", "stages", "mesh", "microbatches", "sequence_parallel"];
+        let keys = ["plan", "stages", "mesh", "microbatches", "timetable", "sequence_parallel"];
         if let Some(key) = table.keys().find(|key| !keys.contains(&key.as_str())) {
             return Err(misplaced(origin, key, &keys));
         }

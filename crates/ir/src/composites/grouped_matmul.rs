@@ -8,7 +8,8 @@ use crate::ops::DotGeneral;
 use partita_base::Result;
 
 /// `grouped_matmul(x[.., k], weight[g, n, k], own[.., g]) -> [.., n]`: the sum over `g` of `own[.., g] weight[g] x[.., :]`.
-/// With a 1 at one group of each row and 0 elsewhere, each row is multiplied by the matrix of its group.
+/// With a 1 at one group of each row and 0 elsewhere, each row is multiplied by the matrix of its group. The attribute
+/// [`GROUPS`](crate::ops::GROUPS) says so to the cost model: the number of groups of the whole tensor.
 ///
 /// `g` is contracted like `k`: with groups sharded over ranks, each rank computes the rows of its own groups, and the
 /// results are added.

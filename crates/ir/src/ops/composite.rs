@@ -20,7 +20,19 @@ pub struct Composite {
     pub definition: Arc<CompositeDefinition>,
 }
 
+/// The attribute of a composite in which each row belongs to one of so many groups: a kernel does that part of the
+/// arithmetic that its decomposition writes down.
+pub const GROUPS: &str = "groups";
+
 impl Composite {
+    /// The part of the decomposition's arithmetic that is done: one in [`GROUPS`], all without that attribute.
+    pub fn share(&self) -> f64 {
+        match self.attributes.get(GROUPS) {
+            Some(&Attribute::Int(groups)) if groups > 0 => 1.0 / groups as f64,
+            _ => 1.0,
+        }
+    }
+
     /// A template applied to operand types.
     pub fn new(
         template: &'static Template,
@@ -72,11 +84,8 @@ impl Operation for Composite {
 
     fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
         let graph = &self.definition.decomposition;
-        let flops = graph
-            .nodes
-            .iter()
-            .map(|n| n.op.cost(&graph.operand_types(n), &graph.result_types(n)).flops)
-            .sum();
+        let of_node = |n: &Node| n.op.cost(&graph.operand_types(n), &graph.result_types(n)).flops;
+        let flops = graph.nodes.iter().map(of_node).sum::<f64>() * self.share();
         let bytes: usize = operands.iter().chain(results).map(|t| t.bytes()).sum();
         Cost { flops, bytes: bytes as f64 }
     }

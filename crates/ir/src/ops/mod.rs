@@ -99,7 +99,10 @@ ops! {
         Experts: "Networks of experts, each for its own tokens.",
         ExpertsGradient: "Its gradients.",
     }
-    composite { Composite: "A named subgraph." }
+    composite {
+        Composite: "A named subgraph.";
+        also GROUPS
+    }
 }
 
 /// The names of all ops in text: `stablehlo.add`.

@@ -14,8 +14,8 @@ use crate::context::Context;
 use crate::init::Init;
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::composites::{GROUPED_MATMUL, SOFTMAX};
-use partita_ir::ops::{Direction, DotGeneral, TopK, UnaryKind};
-use partita_ir::{TensorType, ValueId};
+use partita_ir::ops::{Direction, DotGeneral, GROUPS, TopK, UnaryKind};
+use partita_ir::{Attribute, TensorType, ValueId};
 
 /// How a router scores experts.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -307,7 +307,8 @@ impl MixtureOfExperts {
         let own = cx.builder.convert(routes.chosen, dtype)?;
         let rows = cx.builder.broadcast_in_dim(x, &[batch, sequence, top_k, self.dim], &[0, 1, 3])?;
         let y = cx.inside("experts", |cx| {
-            self.expert_network(cx, rows, |b, x, weight| b.composite(&GROUPED_MATMUL, &[], &[x, weight, own]))
+            let groups = [(GROUPS, Attribute::Int(self.experts as i64))];
+            self.expert_network(cx, rows, |b, x, weight| b.composite(&GROUPED_MATMUL, &groups, &[x, weight, own]))
         })?;
         cx.inside("combine", |cx| {
             let b = &mut cx.builder;

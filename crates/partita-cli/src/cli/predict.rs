@@ -81,6 +81,10 @@ pub struct PlanArgs {
     /// Write the plan to a new file.
     #[arg(long, value_name = "FILE.toml")]
     pub out: Option<PathBuf>,
+    /// Also write what each range of layers costs on each part of the cluster, as arrays of NumPy in a folder:
+    /// compute-cost-TIME.npy, max-n-succ-stage-TIME.npy and memory-TIME.npy. The result is printed as Alpa prints it.
+    #[arg(long, value_name = "FOLDER")]
+    pub tables: Option<PathBuf>,
 }
 
 /// What a search over layouts minimises.

@@ -1,10 +1,12 @@
 //! `partita estimate`: how many devices a model needs.
 
 use crate::cli::EstimateArgs;
+use crate::commands::folded::parameters_text;
 use crate::output::Output;
 use crate::output::events::Event;
 use crate::output::format::{bytes, short, table};
 use crate::run::answer;
+use partita::models::active_parameters;
 use partita::predict::estimate::{Fit, Need, RULE_BYTES, needs};
 use partita::session::Session;
 use partita_base::{Diagnostic, Result};
@@ -19,6 +21,8 @@ pub struct Estimate {
     pub memory_bytes: u64,
     /// Parameters of the model.
     pub parameters: f64,
+    /// Those that a token meets, of a model with experts.
+    pub active: Option<f64>,
     /// Bytes by the rule of thumb, over all devices.
     pub rule_bytes: f64,
     /// Devices by the rule of thumb.
@@ -88,6 +92,7 @@ pub fn estimate(args: &EstimateArgs, session: &Session, output: &mut Output) -> 
         cluster: cluster.name.clone(),
         memory_bytes: cluster.device.memory_bytes,
         parameters,
+        active: active_parameters(session.config().model.as_ref())?,
         rule_bytes,
         // The rule counts memory as it is sold: a device of 40 GB holds 40 billion bytes.
         rule_devices: (rule_bytes / ((cluster.device.memory_bytes >> 30) as f64 * 1e9)).ceil() as usize,
@@ -132,8 +137,8 @@ impl Estimate {
             "on each device",
         ];
         let mut text = format!(
-            "{} parameters on devices of {} ({})\n\n",
-            short(self.parameters),
+            "{} on devices of {} ({})\n\n",
+            parameters_text(self.parameters, self.active),
             bytes(self.memory_bytes),
             self.cluster
         );

@@ -4,6 +4,7 @@ use crate::output::Output;
 use crate::output::events::Event;
 use crate::output::format::{bytes, seconds, short, table};
 use crate::run::answer;
+use partita::models::active_parameters;
 use partita::predict::step::{Bytes, Forecast};
 use partita::session::Session;
 use serde::Serialize;
@@ -18,6 +19,8 @@ pub struct Folded {
     pub cluster: String,
     /// Parameters of the model.
     pub parameters: f64,
+    /// Those that a token meets, of a model with experts.
+    pub active: Option<f64>,
     /// Seconds of a step.
     pub step_s: f64,
     /// Tokens a second, over all ranks.
@@ -55,6 +58,7 @@ pub(crate) fn answer_folded(session: &Session, forecast: &Forecast, output: &mut
         mesh: mesh.to_string(),
         cluster: config.cluster.name.clone(),
         parameters: forecast.parameters,
+        active: active_parameters(config.model.as_ref()).ok().flatten(),
         step_s,
         tokens_per_s: (config.train.batch * tokens) as f64 / step_s,
         tflops_per_rank: forecast.flops / step_s / ranks / 1e12,
@@ -69,14 +73,20 @@ pub(crate) fn answer_folded(session: &Session, forecast: &Forecast, output: &mut
     answer(&result, |result| result.text(&stages), output);
 }
 
+/// The parameters of a model, and those that a token meets.
+pub(crate) fn parameters_text(parameters: f64, active: Option<f64>) -> String {
+    let all = format!("{} parameters", short(parameters));
+    active.map_or(all.clone(), |active| format!("{all}, {} of them active for a token", short(active)))
+}
+
 impl Folded {
     fn text(&self, stages: &[Bytes]) -> String {
         let mut text = format!(
-            "predicted on {} for mesh {}, {} parameters, from one repeated layer:\n{} a step, {} tokens/s, {:.0} TFLOP/s a \
+            "predicted on {} for mesh {}, {}, from one repeated layer:\n{} a step, {} tokens/s, {:.0} TFLOP/s a \
              rank ({:.1}% of the peak), bubble {:.1}%, {} of exposed communication\n\n",
             self.cluster,
             self.mesh,
-            short(self.parameters),
+            parameters_text(self.parameters, self.active),
             seconds(self.step_s),
             short(self.tokens_per_s),
             self.tflops_per_rank,

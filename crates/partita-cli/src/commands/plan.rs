@@ -1,17 +1,20 @@
 //! `partita plan`: finds a plan by search, and says what it costs and why others lost.
 
 use crate::cli::{CostModel, PlanArgs};
-use crate::files::{check_new, write_new};
+use crate::files::{check_folder, check_new, write_new};
 use crate::output::Output;
 use crate::output::events::Event;
 use crate::output::format::{bytes, seconds, table};
 use crate::run::answer;
-use partita::auto_plan::{AutoPlan, Candidate, Freedom, Progress, meshes};
+use partita::auto_plan::tables::npy;
+use partita::auto_plan::{AutoPlan, Candidate, Freedom, Progress};
 use partita::session::Session;
 use partita_base::Result;
 use partita_mesh::Mesh;
 use serde::Serialize;
 use std::fmt::Write;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The work that progress is printed for.
 const SEARCHING: &str = "searching plans";
@@ -31,6 +34,8 @@ pub struct Found {
     pub formula: CostModel,
     /// The candidates, the chosen one first.
     pub candidates: Vec<Row>,
+    /// What axes for experts and for long rows gain or cost.
+    pub reasons: Vec<String>,
     /// The searches over layouts.
     pub searches: Vec<Search>,
     /// Why candidates could not be built, with their meshes and plans.
@@ -45,6 +50,25 @@ pub struct Found {
     pub checking_s: f64,
     /// The chosen plan as `[plan]` in TOML.
     pub plan: String,
+    /// The costs of stages, if they were asked for.
+    pub tables: Option<Tables>,
+}
+
+/// The costs of stages, as they were written.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Tables {
+    /// The files of `cost[i, j, m]`, of `max_n_succ_stage[i, j, m]` and of `memory[i, j, m, 3]`.
+    pub files: Vec<String>,
+    /// Layers of the model.
+    pub layers: usize,
+    /// Rows of a microbatch over all ranks of a stage.
+    pub rows: usize,
+    /// The submeshes `m`: nodes, and devices of each.
+    pub submeshes: Vec<(usize, usize)>,
+    /// For each of them, its uses as data parallel ranks and ranks of `tp`.
+    pub logical: Vec<Vec<(usize, usize)>>,
+    /// The chosen plan as Alpa prints it.
+    pub result: String,
 }
 
 /// A candidate.
@@ -101,13 +125,16 @@ pub fn plan(args: &PlanArgs, session: &Session, output: &mut Output) -> Result<(
     if let Some(path) = &args.out {
         check_new(path, "the plan", "--out")?;
     }
+    if let Some(folder) = &args.tables {
+        check_folder(folder, TABLES, "--tables")?;
+    }
     // A cluster that was named says how many devices there are, unless a mesh does.
     let levels = &session.config().cluster.levels;
     let of_cluster = args.flags.cluster.as_ref().and(levels.last()).and_then(|level| level.ranks);
     let devices = args.devices.map(|devices| devices as usize);
     let devices = devices.or(of_cluster.filter(|_| args.flags.mesh.is_none()));
     let tried: Vec<Mesh> = match devices {
-        Some(devices) => meshes(devices, MOST_STAGES, session.config().train.batch),
+        Some(devices) => session.meshes(devices, MOST_STAGES),
         None => vec![session.mesh().clone()],
     };
     let alpa = args.cost == CostModel::Alpa;
@@ -127,8 +154,61 @@ pub fn plan(args: &PlanArgs, session: &Session, output: &mut Output) -> Result<(
         let text = format!("{}\n{}", found.best.made_for(), found.best.plan.to_toml());
         write_new(path, "the plan", "--out", |file| file.write_all(text.as_bytes()))?;
     }
-    answer(&Found::of(session, &found, args.cost), |found| found.text(args.pareto), output);
+    let tables =
+        args.tables.as_ref().map(|folder| Tables::write(folder, session, &found.best)).transpose()?;
+    let found = Found { tables, ..Found::of(session, &found, args.cost) };
+    answer(&found, |found| found.text(args.pareto), output);
     Ok(())
+}
+
+/// What messages call the arrays.
+const TABLES: &str = "the costs of stages";
+
+impl Tables {
+    /// Writes the costs of stages as arrays in a folder.
+    fn write(folder: &Path, session: &Session, best: &Candidate) -> Result<Tables> {
+        let costs = session.stage_costs(best)?;
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let shape = costs.shape();
+        let of_memory = [&shape[..], &[3]].concat();
+        let arrays = [
+            ("compute-cost", npy("<f8", &shape, costs.seconds.iter().map(|v| v.to_le_bytes()))),
+            ("max-n-succ-stage", npy("<i8", &shape, costs.successors.iter().map(|v| v.to_le_bytes()))),
+            ("memory", npy("<f8", &of_memory, costs.memory.iter().map(|v| v.to_le_bytes()))),
+        ];
+        let mut files = Vec::new();
+        for (name, bytes) in arrays {
+            let path = folder.join(format!("{name}-{time}.npy"));
+            write_new(&path, TABLES, "--tables", |file| file.write_all(&bytes))?;
+            files.push(path.display().to_string());
+        }
+        Ok(Tables {
+            files,
+            layers: costs.layers,
+            rows: costs.rows,
+            submeshes: costs.submeshes.clone(),
+            logical: costs.logical.clone(),
+            result: session.alpa_result(best),
+        })
+    }
+
+    fn text(&self) -> String {
+        let shapes: Vec<String> =
+            self.submeshes.iter().map(|(nodes, devices)| format!("({nodes}, {devices})")).collect();
+        let mut text = format!(
+            "\ncosts of stages, by first layer, last layer and submesh ({} layers, {} rows of a microbatch):\n",
+            self.layers, self.rows
+        );
+        for (file, what) in self.files.iter().zip([
+            "seconds of a microbatch, forward and backward",
+            "the most stages that may follow; -1 where one microbatch does not fit",
+            "bytes of parameters and what belongs to them, kept for a microbatch, needed at a time",
+        ]) {
+            let _ = writeln!(text, "  {file}: {what}");
+        }
+        let _ = writeln!(text, "submeshes, as nodes and devices of each: {}", shapes.join(" "));
+        text + &self.result
+    }
 }
 
 impl Found {
@@ -141,7 +221,10 @@ impl Found {
             pareto: pareto.iter().any(|other| std::ptr::eq(*other, candidate)),
             flags: candidate.flags(),
             mesh: candidate.mesh.to_string(),
-            source: candidate.source.to_string(),
+            source: match candidate.other_timetable() {
+                Some(timetable) => format!("{}, {timetable}", candidate.source),
+                None => candidate.source.to_string(),
+            },
             microbatches: candidate.microbatches,
             stages: candidate.stages.clone(),
             step_s: candidate.step_s,
@@ -172,6 +255,7 @@ impl Found {
             cluster: session.config().cluster.name.clone(),
             formula,
             candidates: [&found.best].into_iter().chain(&found.others).map(row).collect(),
+            reasons: found.reasons(limit),
             searches: found.searched.iter().map(search).collect(),
             refused,
             tracing_s: found.time.tracing.as_secs_f64(),
@@ -179,6 +263,7 @@ impl Found {
             solving_s: found.time.solving.as_secs_f64(),
             checking_s: found.time.checking.as_secs_f64(),
             plan: found.best.plan.to_dict_toml(),
+            tables: None,
         }
     }
 
@@ -199,6 +284,9 @@ impl Found {
         text += &table(&head, &cells(&all[..all.len().min(MOST_ROWS)]));
         if all.len() > MOST_ROWS {
             let _ = writeln!(text, "and {} slower ones (--json lists them)", all.len() - MOST_ROWS);
+        }
+        for reason in &self.reasons {
+            let _ = writeln!(text, "{reason}");
         }
         if pareto {
             let mut front: Vec<&Row> = all.iter().copied().filter(|row| row.pareto).collect();
@@ -252,7 +340,7 @@ impl Found {
                 &self.plan
             },
         );
-        text
+        text + &self.tables.as_ref().map(Tables::text).unwrap_or_default()
     }
 }
 

@@ -75,7 +75,7 @@ pub fn timetable(args: &TimetableArgs, output: &mut Output) -> Result<()> {
     let order = Order::open(name)?;
     let given = match &order {
         Order::Given(_, timetable) => Some((timetable.slices.len(), timetable.microbatches)),
-        Order::Named(_) => None,
+        Order::Named(_) | Order::Looped(..) => None,
     };
     for (flag, own) in [("--slices", args.slices), ("--microbatches", args.microbatches)] {
         if let (Some(own), Some((slices, microbatches))) = (own, given) {
@@ -93,7 +93,7 @@ pub fn timetable(args: &TimetableArgs, output: &mut Output) -> Result<()> {
     let timetable = match &order {
         _ if args.forward || order.name() == "inference" => order.forward(slices, microbatches)?,
         Order::Given(_, timetable) => timetable.clone(),
-        Order::Named(_) => order.timetable(slices, microbatches)?,
+        Order::Named(_) | Order::Looped(..) => order.timetable(slices, microbatches)?,
     };
     // No file is written unless all can be.
     for (path, what, flag) in [(&args.svg, PICTURE, "--svg"), (&args.csv, TABLE, "--csv")] {

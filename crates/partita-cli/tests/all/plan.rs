@@ -80,3 +80,68 @@ fn a_device_that_is_too_small_says_by_how_much() {
     let error = String::from_utf8_lossy(&output.stderr).to_string();
     assert!(error.contains("E520") && error.contains("too many"), "{error}");
 }
+
+/// The array of a file that `numpy.save` might have written: its shape, and the bytes of its values.
+fn array(path: &str) -> (Vec<usize>, Vec<[u8; 8]>) {
+    let bytes = std::fs::read(path).unwrap();
+    assert_eq!(&bytes[..8], b"\x93NUMPY\x01\x00", "{path}");
+    let length = usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+    assert_eq!((10 + length) % 64, 0, "{path}");
+    let header = String::from_utf8(bytes[10..10 + length].to_vec()).unwrap();
+    let shape = header.split_once("'shape': (").unwrap().1.split_once(')').unwrap().0;
+    let shape: Vec<usize> = shape.split(',').filter_map(|extent| extent.trim().parse().ok()).collect();
+    let values: Vec<[u8; 8]> = bytes[10 + length..].chunks(8).map(|value| value.try_into().unwrap()).collect();
+    assert_eq!(values.len(), shape.iter().product::<usize>(), "{path}");
+    (shape, values)
+}
+
+/// The costs of stages: more layers cost more and let fewer stages follow, and more devices less; the stages of the chosen
+/// plan are printed as Alpa prints them.
+#[test]
+fn the_costs_of_stages_read_back_as_arrays() {
+    let place = Place::of(env!("CARGO_BIN_EXE_partita"));
+    let folder = place.path("tables");
+    let more = ["model.layers=4", "model.dim=64", "model.sequence=32"].map(|item| ["--set", item]).concat();
+    let fixed = ["plan", "gpt", "--mesh", "pp=2,dp=2", "--cluster", "a100-80g:1x4", "--batch", "8", "--microbatches", "2"];
+    let event = found(&[&fixed[..], &more, &["--tables", folder.to_str().unwrap()]].concat());
+    let tables = &event["tables"];
+    let files: Vec<&str> = tables["files"].as_array().unwrap().iter().map(|file| file.as_str().unwrap()).collect();
+    for (file, name) in files.iter().zip(["compute-cost-", "max-n-succ-stage-", "memory-"]) {
+        assert!(file.rsplit('/').next().unwrap().starts_with(name), "{file}");
+    }
+    let submeshes: Vec<[u64; 2]> = serde_json::from_value(tables["submeshes"].clone()).unwrap();
+    assert_eq!(submeshes, [[1, 1], [1, 2], [1, 4]]);
+    let (shape, costs) = array(files[0]);
+    let costs: Vec<f64> = costs.into_iter().map(f64::from_le_bytes).collect();
+    let (of_successors, successors) = array(files[1]);
+    let successors: Vec<i64> = successors.into_iter().map(i64::from_le_bytes).collect();
+    let (of_memory, memory) = array(files[2]);
+    let memory: Vec<f64> = memory.into_iter().map(f64::from_le_bytes).collect();
+    assert_eq!((&shape[..], &of_successors[..], &of_memory[..]), (&[4, 4, 3][..], &[4, 4, 3][..], &[4, 4, 3, 3][..]));
+    let at = |first: usize, last: usize, submesh: usize| (first * 4 + last) * 3 + submesh;
+    for first in 0..4 {
+        for last in 0..4 {
+            for submesh in 0..3 {
+                let own = at(first, last, submesh);
+                // No stage ends before it begins.
+                assert_eq!(costs[own].is_finite(), first <= last, "{first} {last} {submesh}");
+                if first < last {
+                    let shorter = at(first, last - 1, submesh);
+                    assert!(costs[own] > costs[shorter], "{first} {last} {submesh}");
+                    assert!(successors[own] <= successors[shorter], "{first} {last} {submesh}");
+                    assert!(memory[3 * own] > memory[3 * shorter], "{first} {last} {submesh}");
+                }
+            }
+        }
+    }
+    // Layers in the middle cost the same wherever they are.
+    assert!((costs[at(1, 1, 0)] / costs[at(2, 2, 0)] - 1.0).abs() < 1e-9);
+    let result: Vec<&str> = tables["result"].as_str().unwrap().lines().collect();
+    let expected = [
+        "Result forward_stage_layer_ids: [[0, 1], [2, 3]]",
+        "Result meshes: [(1, 2), (1, 2)]",
+        "Result logical_mesh_shapes: [(2, 1), (2, 1)]",
+        "Result autosharding_option_dicts: [{}, {}]",
+    ];
+    assert_eq!(result, expected);
+}

@@ -5,122 +5,227 @@
 //! each mesh is then priced as `partita simulate` prices it, its timetable over a clock.
 
 use super::{Candidate, DATA_AXES, Freedom, SearchTime, Searched, Tried, Watch, on_all_cores, storage, with};
-use crate::predict::Blocks;
-use crate::predict::block::BlockSpec;
+use crate::predict::block::{Block, BlockSpec};
 use crate::predict::step::{BlockSeconds, Job, Software, forecast_from, layers_of_stages};
+use crate::predict::unfold::SmallSteps;
+use crate::predict::{Blocks, FEW_ROWS, MORE_ROWS};
 use crate::session::Session;
 use partita_base::{Diagnostic, Result};
 use partita_ir::Registry;
 use partita_mesh::Mesh;
+use partita_pipeline::Order;
 use partita_planner::intra::{Options, Table};
 use partita_planner::{Pins, plan_of};
 use partita_schedule::{Plan, ReadyOptions, Tools, annotated_steps, batch_shards};
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Instant;
 
-/// Rows of a microbatch that are tried.
-const ROWS: [usize; 5] = [1, 2, 4, 8, 16];
 /// Elements of the residual stream of a microbatch beyond which more rows make no kernel faster.
 const MOST_STREAM: usize = 1 << 26;
 /// The most ranks of `tp`: those of a node, unless the cluster says how many a node has.
 const MOST_TP: usize = 8;
-/// The candidates whose timetable runs over a clock.
-const MOST_PRICED: usize = 6;
+/// Stages on a slice that are tried.
+const CHUNKS: [usize; 8] = [2, 3, 4, 5, 6, 8, 10, 12];
+/// Candidates whose programs are priced at a time; any number of cores finds the same plan.
+const AT_ONCE: usize = 2;
+/// The fewest and the most candidates, timetables apart, whose programs are priced.
+const PRICED: [usize; 2] = [4, 12];
+/// What programs may take and need relative to their estimates, where none like them is priced.
+const DOUBT: f64 = 0.95;
 
-/// Layouts of a layer over so many ranks of `tp`.
-#[derive(Clone, Debug)]
-struct Lines {
+/// A layer: its layouts over `tp`, and what is recomputed.
+struct Layer {
     source: &'static str,
     plan: Plan,
     sequence_parallel: bool,
+    /// The layer and its seconds by the rows of a microbatch.
+    of_rows: BTreeMap<usize, (Arc<Block>, BlockSeconds)>,
 }
 
 /// A candidate before it is priced.
-struct Guess {
-    session: Session,
-    source: &'static str,
-    plan: Plan,
-    job: Job,
+#[derive(Clone)]
+struct Guess<'a> {
+    mesh: &'a Mesh,
+    layer: &'a Layer,
+    plan: &'a Plan,
+    microbatches: usize,
+    order: Order,
+    job: &'a Job,
+    /// Seconds of a step and bytes of the fullest rank, in closed form.
+    step_s: f64,
+    bytes: f64,
 }
 
-/// The best candidate of each mesh.
+/// The best candidates: the closed form says in which order they are priced, and each price corrects it for others alike.
 pub(super) fn search(session: &Session, meshes: &[Mesh], freedom: Freedom, watch: Watch) -> Result<Tried> {
     let mut tried = Tried::default();
-    let mut blocks = Blocks::default();
     let meshes = usable(session, meshes, &mut tried);
-    let size = |mesh: &Mesh, name: &str| mesh.axis_named(name).map_or(1, |axis| axis.size);
-    let mut lines: BTreeMap<usize, Vec<Lines>> = BTreeMap::new();
-    for mesh in &meshes {
-        let tp = size(mesh, "tp");
-        if let Entry::Vacant(place) = lines.entry(tp) {
-            place.insert(lines_over(session, mesh, tp, freedom, &mut tried)?);
-        }
-    }
+    let layers = layers_over(session, &meshes, freedom, &mut tried)?;
     let start = Instant::now();
-    let mut guesses: Vec<Guess> = Vec::new();
+    // The storage of each mesh with each layer.
+    let is_free = session.pins()?.entries.is_empty();
+    let mut jobs: Vec<(&Mesh, &Layer, Plan, Job)> = Vec::new();
     for mesh in &meshes {
-        for microbatches in microbatches_on(session, mesh, freedom) {
-            let own = session.clone().with_mesh(mesh.clone()).with_microbatches(microbatches);
-            for of in &lines[&size(mesh, "tp")] {
-                let own = own.clone().with_sequence_parallel(of.sequence_parallel);
-                for plan in stored(mesh, &of.plan, session.pins()?.entries.is_empty())? {
-                    match own.job_under(&plan) {
-                        Ok(job) => guesses.push(Guess { session: own.clone(), source: of.source, plan, job }),
-                        Err(error) => tried.refuse(mesh, of.source, error),
-                    }
+        for layer in &layers[&within_layer(mesh)] {
+            let on_mesh = session.clone().with_mesh(mesh.clone()).with_microbatches(1);
+            for plan in stored(mesh, &layer.plan, is_free)? {
+                match on_mesh.job_under(&plan) {
+                    Ok(job) => jobs.push((mesh, layer, plan, job)),
+                    Err(error) => tried.refuse(mesh, layer.source, error),
                 }
             }
         }
     }
-    let mut of_layer: BTreeMap<String, Vec<Guess>> = BTreeMap::new();
-    for guess in guesses {
-        of_layer.entry(guess.job.block.key()).or_default().push(guess);
-    }
-    let specs: Vec<&BlockSpec> = of_layer.values().map(|guesses| &guesses[0].job.block).collect();
-    blocks.prepare(&specs);
-    // The fastest of each mesh that fits, or the smallest one.
     let cluster = &session.config().cluster;
-    let limit = cluster.device.memory_bytes as f64;
-    let mut best: BTreeMap<String, (bool, f64, Guess)> = BTreeMap::new();
-    for guesses in of_layer.into_values() {
-        let block = match blocks.of(&guesses[0].job.block) {
-            Ok(block) => block,
-            Err(error) => {
-                tried.refuse(guesses[0].session.mesh(), guesses[0].source, error);
-                continue;
-            }
-        };
-        let of_block = BlockSeconds::of(&guesses[0].job, &block, cluster);
-        for guess in guesses {
-            let job = Job { clocked: false, ..guess.job.clone() };
-            let forecast = forecast_from(&job, &block, cluster, &Software::default(), &of_block)?;
-            let (bytes, step_s) = (forecast.fullest().total(), forecast.seconds.step_s);
-            let key = (bytes > limit, if bytes > limit { bytes } else { step_s });
-            let mesh = guess.session.mesh().to_string();
-            if best.get(&mesh).is_none_or(|other| key < (other.0, other.1)) {
-                best.insert(mesh, (key.0, key.1, guess));
+    let mut guesses: Vec<Guess> = Vec::new();
+    for (mesh, layer, plan, job) in &jobs {
+        for microbatches in microbatches_on(session, mesh, freedom) {
+            let rows = session.config().train.batch / (batch_shards(mesh) * microbatches).max(1);
+            let Some((block, of_block)) = layer.of_rows.get(&rows) else { continue };
+            for order in orders(session, job, microbatches, freedom) {
+                let mut own = Job {
+                    microbatches,
+                    clocked: false,
+                    chunks: if job.pp > 1 { order.chunks(job.pp) } else { 1 },
+                    order: Some(order.clone()),
+                    ..job.clone()
+                };
+                own.block.rows = rows;
+                let forecast = forecast_from(&own, block, cluster, &Software::default(), of_block)?;
+                let (bytes, step_s) = (forecast.fullest().total(), forecast.seconds.step_s);
+                guesses.push(Guess { mesh, layer, plan, microbatches, order, job, step_s, bytes });
             }
         }
     }
-    let mut best: Vec<(bool, f64, Guess)> = best.into_values().collect();
-    best.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
-    best.truncate(MOST_PRICED);
-    let priced = on_all_cores(best.len(), limit as u64, watch, |number| {
-        let mut tried = Tried::default();
-        let (_, _, guess) = &best[number];
-        match candidate(guess) {
-            Ok(found) => tried.found.push(found),
-            Err(error) => tried.refuse(guess.session.mesh(), guess.source, error),
-        }
-        tried
-    });
-    tried.join(priced);
+    tried.join(priced(session, guesses, watch));
     tried.time.add(SearchTime { checking: start.elapsed(), ..SearchTime::default() });
     Ok(tried)
 }
 
-/// The meshes that the cluster holds, with at least one layer on each stage, and `tp` within a node.
+/// Prices guesses, those first that are best by their estimates, until no other promises to be better. With a guess, all of
+/// its kin are priced, which have the same small steps and other timetables.
+fn priced(session: &Session, guesses: Vec<Guess>, watch: Watch) -> Tried {
+    let limit = session.config().cluster.device.memory_bytes;
+    let mut tried = Tried::default();
+    let mut kin: BTreeMap<String, Vec<Guess>> = BTreeMap::new();
+    for guess in guesses {
+        kin.entry(guess.kin()).or_default().push(guess);
+    }
+    let mut kin: Vec<Vec<Guess>> = kin.into_values().collect();
+    let small = SmallSteps::default();
+    // For guesses alike, what programs take and need relative to their estimates.
+    let mut known: BTreeMap<Class, Vec<[f64; 2]>> = BTreeMap::new();
+    let mut meshes: BTreeSet<String> = BTreeSet::new();
+    let mut count = 0;
+    while count < PRICED[1] && !kin.is_empty() {
+        let corrected = |guess: &Guess| -> (bool, f64) {
+            let mean = |of: usize| {
+                let all = known.get(&guess.class())?;
+                Some(all.iter().map(|ratios| ratios[of]).sum::<f64>() / all.len() as f64)
+            };
+            let (step_s, bytes) =
+                (guess.step_s * mean(0).unwrap_or(DOUBT), guess.bytes * mean(1).unwrap_or(DOUBT));
+            let is_large = bytes > limit as f64;
+            (is_large, if is_large { bytes } else { step_s })
+        };
+        let fitting = tried.found.iter().filter(|candidate| candidate.bytes <= limit);
+        let best_s = fitting.map(|candidate| candidate.step_s).fold(f64::INFINITY, f64::min);
+        let mut order: Vec<(bool, f64, usize)> = Vec::new();
+        for (number, kin) in kin.iter().enumerate() {
+            let estimates = kin.iter().map(corrected);
+            let Some((is_large, key)) = estimates.min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))
+            else {
+                continue;
+            };
+            // One of each mesh, unless another promises to be the best one.
+            if key < best_s && !is_large || !meshes.contains(&kin[0].mesh.to_string()) {
+                order.push((is_large, key, number));
+            }
+        }
+        order.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        let is_done = |&(is_large, step_s, _): &(bool, f64, usize)| is_large || step_s >= best_s;
+        if best_s.is_finite() && count >= PRICED[0] && order.first().is_none_or(is_done) {
+            break;
+        }
+        let mut chosen: Vec<usize> = Vec::new();
+        for (_, _, number) in order {
+            let is_other = |&other: &usize| kin[other][0].class() != kin[number][0].class();
+            if chosen.len() < AT_ONCE && chosen.iter().all(is_other) {
+                chosen.push(number);
+            }
+        }
+        if chosen.is_empty() {
+            break;
+        }
+        chosen.sort_unstable_by(|a, b| b.cmp(a));
+        let chosen: Vec<Vec<Guess>> = chosen.into_iter().map(|number| kin.remove(number)).collect();
+        count += chosen.len();
+        let round = on_all_cores(chosen.len(), limit, watch, |number| {
+            let mut tried = Tried::default();
+            for guess in &chosen[number] {
+                match candidate(session, guess, &small) {
+                    Ok(found) => tried.found.push(found),
+                    Err(error) => tried.refuse(guess.mesh, guess.layer.source, error),
+                }
+            }
+            tried
+        });
+        for guess in chosen.iter().flatten() {
+            meshes.insert(guess.mesh.to_string());
+            let is_own = |candidate: &&Candidate| {
+                candidate.mesh == *guess.mesh
+                    && candidate.plan == *guess.plan
+                    && candidate.microbatches == guess.microbatches
+                    && candidate.timetable == guess.order
+            };
+            if let Some(price) = round.found.iter().find(is_own) {
+                let ratios = [price.step_s / guess.step_s, price.bytes as f64 / guess.bytes];
+                known.entry(guess.class()).or_default().push(ratios);
+            }
+        }
+        tried.join(round);
+    }
+    tried
+}
+
+/// What guesses have in common whose estimates err alike: a pipeline and its timetable, what data parallel ranks share.
+type Class = (bool, String, u8, [bool; 3]);
+
+impl Guess<'_> {
+    /// What guesses with the same small steps have in common.
+    fn kin(&self) -> String {
+        let splits = self.order.name().starts_with("zb");
+        format!(
+            "{} {} {splits} {} {:?}",
+            self.mesh, self.microbatches, self.layer.sequence_parallel, self.plan
+        )
+    }
+
+    fn class(&self) -> Class {
+        let is_looped = self.order.chunks(self.job.pp) > 1;
+        let order = if is_looped { "looped" } else { self.order.name() };
+        let Job { zero, shard_group, dp, cp, ref block, .. } = *self.job;
+        let has_replicas = zero == 3 && shard_group < dp;
+        (self.job.pp > 1, order.to_string(), zero, [has_replicas, block.ep > 1, cp > 1])
+    }
+}
+
+/// The timetables to try.
+fn orders(session: &Session, job: &Job, microbatches: usize, freedom: Freedom) -> Vec<Order> {
+    let own = session.config().train.timetable.clone();
+    if !freedom.microbatches || own != Order::default() || job.pp == 1 {
+        return vec![own];
+    }
+    let fits = |chunks: &&usize| microbatches >= job.pp && job.layers.is_multiple_of(job.pp * **chunks);
+    let looped = CHUNKS.iter().filter(fits).map(|chunks| format!("interleaved-1f1b:{chunks}"));
+    let split = ["zb-h1", "zb-h2"].map(str::to_string);
+    let named = looped.chain(split).filter_map(|name| Order::named(&name).ok());
+    std::iter::once(own).chain(named).collect()
+}
+
+/// The meshes that the cluster holds, with at least one layer on each stage, `tp` within a node, and ranks that share the
+/// batch evenly.
 fn usable(session: &Session, meshes: &[Mesh], tried: &mut Tried) -> Vec<Mesh> {
     let config = session.config();
     let levels = &config.cluster.levels;
@@ -132,14 +237,18 @@ fn usable(session: &Session, meshes: &[Mesh], tried: &mut Tried) -> Vec<Mesh> {
     for mesh in meshes {
         if let Err(error) = config.cluster.holds(mesh) {
             tried.refuse(mesh, "planner", error);
-        } else if is_only || size(mesh, "tp") <= node && size(mesh, "pp") <= layers {
+        } else if is_only
+            || size(mesh, "tp") <= node
+                && size(mesh, "pp") <= layers
+                && config.train.batch.is_multiple_of(batch_shards(mesh))
+        {
             kept.push(mesh.clone());
         }
     }
     kept
 }
 
-/// The microbatches to try: those that small numbers of rows make, or the number of the config.
+/// The microbatches to try: those of any number of rows up to [`MOST_STREAM`], or the number of the config.
 fn microbatches_on(session: &Session, mesh: &Mesh, freedom: Freedom) -> Vec<usize> {
     let (own, batch) = (session.config().train.microbatches, session.config().train.batch);
     let shards = batch_shards(mesh);
@@ -147,65 +256,176 @@ fn microbatches_on(session: &Session, mesh: &Mesh, freedom: Freedom) -> Vec<usiz
         return vec![own];
     }
     let stream = session.config().model.stream().map_or(1, |[_, tokens, features]| tokens * features);
-    let fits = |rows: &&usize| {
-        batch.is_multiple_of(*rows * shards) && (**rows == 1 || *rows * stream <= MOST_STREAM)
-    };
-    ROWS.iter().filter(fits).map(|rows| batch / (rows * shards)).collect()
+    let most = (MOST_STREAM / stream.max(1)).max(1);
+    let rows = (1..=most.min(batch / shards.max(1))).filter(|rows| batch.is_multiple_of(rows * shards));
+    rows.map(|rows| batch / (rows * shards)).collect()
 }
 
-/// A plan with each choice of what data parallel ranks share, kept and recomputed.
+/// A plan with each choice of what data parallel ranks share.
 fn stored(mesh: &Mesh, plan: &Plan, is_free: bool) -> Result<Vec<Plan>> {
     let mut plans = vec![with(plan, &storage(mesh)?)];
-    if !is_free {
-        return Ok(plans);
-    }
-    if mesh.axis_named("dp").is_some_and(|axis| axis.size > 1) && mesh.axis_named("fsdp").is_none() {
-        let mut zero = plans[0].clone();
-        zero.add("**", "zero1", "planner")?;
-        plans.push(zero);
-    }
-    for at in 0..plans.len() {
-        let mut recomputed = plans[at].clone();
-        recomputed.add("layers.*", "checkpoint", "planner")?;
-        plans.push(recomputed);
+    let has = |name: &str| mesh.axis_named(name).is_some_and(|axis| axis.size > 1);
+    if is_free && has("dp") && !has("fsdp") {
+        for kind in ["zero1", "zero2"] {
+            let mut zero = plans[0].clone();
+            zero.add("**", kind, "planner")?;
+            plans.push(zero);
+        }
     }
     Ok(plans)
 }
 
-/// Layouts of a layer: searched, and ready ones.
-fn lines_over(
+/// Layers by the ranks of `tp`: searched layouts and ready ones, each with what may be recomputed, and with the seconds of
+/// each number of rows that a mesh may have.
+fn layers_over(
     session: &Session,
-    mesh: &Mesh,
-    tp: usize,
+    meshes: &[Mesh],
     freedom: Freedom,
     tried: &mut Tried,
-) -> Result<Vec<Lines>> {
+) -> Result<BTreeMap<Within, Vec<Layer>>> {
+    let mut rows: BTreeMap<Within, BTreeSet<usize>> = BTreeMap::new();
+    for mesh in meshes {
+        for count in microbatches_on(session, mesh, freedom) {
+            let shards = batch_shards(mesh) * count;
+            if session.config().train.batch.is_multiple_of(shards.max(1)) {
+                rows.entry(within_layer(mesh)).or_default().insert(session.config().train.batch / shards);
+            }
+        }
+    }
+    let sizes: BTreeSet<Within> = meshes.iter().map(within_layer).collect();
+    let found = std::thread::scope(|scope| {
+        let of = |within: Within| {
+            let mut tried = Tried::default();
+            lines_over(session, within, freedom, &mut tried).map(|layers| (within, layers, tried))
+        };
+        let threads: Vec<_> = sizes.iter().map(|&within| scope.spawn(move || of(within))).collect();
+        let joined = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        joined.collect::<Result<Vec<_>>>()
+    })?;
+    let start = Instant::now();
+    let mut layers: BTreeMap<Within, Vec<Layer>> = BTreeMap::new();
+    for (within, own, other) in found {
+        layers.insert(within, own);
+        tried.join(other);
+    }
+    let cluster = &session.config().cluster;
+    let mut wanted: Vec<(Within, usize, usize, Job)> = Vec::new();
+    for (&within, own) in &layers {
+        let mesh = mesh_within(within);
+        for (number, layer) in own.iter().enumerate() {
+            let of_layer = session
+                .clone()
+                .with_mesh(mesh.clone())
+                .with_batch(within.0)
+                .with_microbatches(1)
+                .with_sequence_parallel(layer.sequence_parallel);
+            let job = match of_layer.job_under(&layer.plan) {
+                Ok(job) => job,
+                Err(error) => {
+                    tried.refuse(&mesh, layer.source, error);
+                    continue;
+                }
+            };
+            for &rows in rows.get(&within).into_iter().flatten() {
+                let mut job = job.clone();
+                job.block.rows = rows;
+                wanted.push((within, number, rows, job));
+            }
+        }
+    }
+    let mut blocks = Blocks::default();
+    let of_number = |number: usize| -> Vec<BlockSpec> {
+        let (within, layer, _, job) = &wanted[number];
+        let alike = wanted.iter().filter(|(w, l, ..)| (w, l) == (within, layer)).count();
+        match alike {
+            1 | 2 => vec![job.block.clone()],
+            _ => [FEW_ROWS, MORE_ROWS].map(|rows| BlockSpec { rows, ..job.block.clone() }).to_vec(),
+        }
+    };
+    let specs: Vec<BlockSpec> = (0..wanted.len()).flat_map(of_number).collect();
+    blocks.prepare(&specs.iter().collect::<Vec<_>>());
+    for (within, number, rows, job) in &wanted {
+        match blocks.at_rows(&job.block) {
+            Ok(block) => {
+                let seconds = BlockSeconds::of(job, &block, cluster);
+                let own = layers.get_mut(within).and_then(|own| own.get_mut(*number));
+                own.map(|layer| layer.of_rows.insert(*rows, (block, seconds)));
+            }
+            Err(error) => {
+                let layer = &layers[within][*number];
+                tried.refuse(&mesh_within(*within), layer.source, error);
+            }
+        }
+    }
+    tried.time.add(SearchTime { checking: start.elapsed(), ..SearchTime::default() });
+    Ok(layers)
+}
+
+/// The ranks that share a layer: over `ep` its experts, over `tp` all of it.
+type Within = (usize, usize);
+
+fn within_layer(mesh: &Mesh) -> Within {
+    let size = |name: &str| mesh.axis_named(name).map_or(1, |axis| axis.size);
+    (size("ep"), size("tp"))
+}
+
+fn mesh_within((ep, tp): Within) -> Mesh {
+    let axes = [("ep", ep), ("tp", tp)];
+    Mesh::new("mesh", &axes[usize::from(ep == 1)..])
+}
+
+/// Layers over so many ranks, not yet priced.
+fn lines_over(session: &Session, within: Within, freedom: Freedom, tried: &mut Tried) -> Result<Vec<Layer>> {
     let (config, pins) = (session.config(), session.pins()?);
     let own = config.plan.sequence_parallel;
-    if tp == 1 {
-        return Ok(vec![Lines { source: "ready plan", plan: pins, sequence_parallel: own }]);
-    }
-    let inner = Mesh::new("mesh", &[("tp", tp)]);
-    let mut found = Vec::new();
-    match searched(session, &inner, &pins, freedom, tried) {
-        Ok(plan) => found.push(Lines { source: "planner", plan, sequence_parallel: own }),
-        Err(error) => tried.refuse(mesh, "planner", error),
-    }
-    if !pins.entries.is_empty() {
-        return Ok(found);
-    }
+    let (ep, tp) = within;
+    let mesh = mesh_within(within);
     let small = config.model.with_layers(1).ok_or_else(not_folded)?;
-    let model = small.build(1, config.train.dtype, true)?;
-    // The collectives of sequence parallelism move as many bytes, and less is kept.
-    let sequence_parallel = own || freedom.microbatches;
-    let options = ReadyOptions {
-        sequence_parallel,
-        vocab_parallel: config.plan.vocab_parallel || sequence_parallel,
-        ..ReadyOptions::default()
+    let forward = small.build(1, config.train.dtype, true)?.forward;
+    // No search chooses what `ep` shards.
+    let experts = match ep > 1 && pins.entries.is_empty() {
+        true => small.plan(&forward, &mesh_within((ep, 1)), &ReadyOptions::default())?,
+        false => Plan::default(),
     };
-    let plan = small.plan(&model.forward, &inner, &options)?;
-    found.push(Lines { source: "ready plan", plan, sequence_parallel });
-    Ok(found)
+    let mut found: Vec<(&'static str, Plan, bool)> = Vec::new();
+    if tp > 1 {
+        let over_tp = mesh_within((1, tp));
+        match searched(session, &over_tp, &pins, freedom, tried) {
+            Ok(plan) => found.push(("planner", with(&plan, &experts), own)),
+            Err(error) => tried.refuse(&mesh, "planner", error),
+        }
+    } else {
+        found.push(("ready plan", with(&pins, &experts), own));
+    }
+    if pins.entries.is_empty() && tp > 1 {
+        // The collectives of sequence parallelism move as many bytes, and less is kept.
+        let sequence_parallel = own || freedom.microbatches;
+        let options = ReadyOptions {
+            sequence_parallel,
+            vocab_parallel: config.plan.vocab_parallel || sequence_parallel,
+            ..ReadyOptions::default()
+        };
+        found.push(("ready plan", small.plan(&forward, &mesh, &options)?, sequence_parallel));
+    }
+    let mut recomputed = Vec::new();
+    if pins.entries.is_empty() {
+        let has_mlp = forward.nodes.iter().any(|node| node.path.starts_with("layers.0.mlp"));
+        recomputed.extend(has_mlp.then_some("layers.*.mlp"));
+        recomputed.push("layers.*");
+    }
+    let mut layers = Vec::new();
+    for (source, plan, sequence_parallel) in found {
+        for modules in [None].into_iter().chain(recomputed.iter().map(Some)) {
+            let mut plan = plan.clone();
+            if let Some(modules) = modules {
+                plan.add(modules, "checkpoint", "planner")?;
+            }
+            layers.push(Layer { source, plan, sequence_parallel, of_rows: BTreeMap::new() });
+        }
+    }
+    Ok(layers)
 }
 
 fn not_folded() -> Box<Diagnostic> {
@@ -252,21 +472,29 @@ fn searched(
     Ok(with(pins, &plan))
 }
 
-fn candidate(guess: &Guess) -> Result<Candidate> {
-    let Guess { session, source, plan, job } = guess;
-    let price = session.price_folded(Some(plan))?;
+fn candidate(session: &Session, guess: &Guess, small: &SmallSteps) -> Result<Candidate> {
+    let Guess { mesh, layer, plan, microbatches, order, job, .. } = guess;
+    let session = session
+        .clone()
+        .with_mesh((*mesh).clone())
+        .with_microbatches(*microbatches)
+        .with_timetable(order.clone())
+        .with_sequence_parallel(layer.sequence_parallel);
+    let price = session.price_folded_with(plan, small)?;
     let mut first = 0;
-    let stages = layers_of_stages(job.layers, job.pp * job.chunks).into_iter().map(|count| {
+    let chunks = if job.pp > 1 { order.chunks(job.pp) } else { 1 };
+    let stages = layers_of_stages(job.layers, job.pp * chunks).into_iter().map(|count| {
         let (from, to) = (first, first + count);
         first = to;
         (format!("layers.{from}"), format!("layers.{}", to.saturating_sub(1)))
     });
     Ok(Candidate {
-        mesh: session.mesh().clone(),
-        source,
-        plan: plan.clone(),
-        microbatches: job.microbatches,
-        sequence_parallel: session.config().plan.sequence_parallel,
+        mesh: (*mesh).clone(),
+        source: layer.source,
+        plan: (*plan).clone(),
+        microbatches: *microbatches,
+        timetable: order.clone(),
+        sequence_parallel: layer.sequence_parallel,
         step_s: price.step_s(),
         bytes: price.bytes(),
         idle: None,

@@ -5,6 +5,7 @@
 //! `trial` searches the step of a small model whole, `folded` the repeated layer of a large one.
 
 mod folded;
+pub mod tables;
 mod trial;
 
 use crate::session::Session;
@@ -13,6 +14,7 @@ use partita_cost::{Cluster, Collective};
 use partita_mesh::Mesh;
 use partita_nn::Model;
 use partita_planner::intra::Prices;
+use partita_pipeline::Order;
 use partita_schedule::{PIPELINE_AXIS, Plan, batch_shards};
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicUsize, Ordering as AtomicOrdering};
@@ -34,6 +36,8 @@ pub struct Candidate {
     pub plan: Plan,
     /// The microbatches of a step.
     pub microbatches: usize,
+    /// The order of microbatches in a pipeline.
+    pub timetable: Order,
     /// Whether the residual stream is sharded along the sequence, `--sequence-parallel`.
     pub sequence_parallel: bool,
     /// Predicted seconds of a step.
@@ -50,13 +54,22 @@ impl Candidate {
     /// The flags with which other commands run this candidate, beside its plan.
     pub fn flags(&self) -> String {
         let sequence = if self.sequence_parallel { " --sequence-parallel" } else { "" };
-        format!("--mesh {} --microbatches {}{sequence}", self.mesh, self.microbatches)
+        let timetable = self.other_timetable().map(|name| format!(" --timetable {name}")).unwrap_or_default();
+        format!("--mesh {} --microbatches {}{timetable}{sequence}", self.mesh, self.microbatches)
     }
 
     /// The keys of a plan file that say the same: a run with this file needs no flags.
     pub fn made_for(&self) -> String {
         let sequence = if self.sequence_parallel { "sequence_parallel = true\n" } else { "" };
-        format!("mesh = \"{}\"\nmicrobatches = {}\n{sequence}", self.mesh, self.microbatches)
+        let timetable =
+            self.other_timetable().map(|name| format!("timetable = \"{name}\"\n")).unwrap_or_default();
+        format!("mesh = \"{}\"\nmicrobatches = {}\n{timetable}{sequence}", self.mesh, self.microbatches)
+    }
+
+    /// The name of the timetable, unless it is the default one or there is no pipeline.
+    pub fn other_timetable(&self) -> Option<&str> {
+        let is_pipeline = self.mesh.axis_named(PIPELINE_AXIS).is_some_and(|axis| axis.size > 1);
+        (is_pipeline && self.timetable != Order::default()).then(|| self.timetable.name())
     }
 
     /// The order of candidates: those that fit, then those without idle axes, then the fastest. Of equals, the one with
@@ -123,6 +136,36 @@ pub struct AutoPlan {
 }
 
 impl AutoPlan {
+    /// What the axes of the best plan beyond `pp`, `dp`, `fsdp` and `tp` gain over the best candidate without each; and of
+    /// such axes that were tried in vain, what they would cost.
+    pub fn reasons(&self, limit: u64) -> Vec<String> {
+        let has = |candidate: &Candidate, axis: &str| {
+            candidate.mesh.axis_named(axis).is_some_and(|axis| axis.size > 1)
+        };
+        let mut reasons = Vec::new();
+        for (axis, what) in [("ep", "ranks share the experts of a layer"), ("cp", "ranks share the tokens of a row")] {
+            let pays = has(&self.best, axis);
+            let mut others = self.others.iter().filter(|other| other.bytes <= limit && other.idle.is_none());
+            let other = others.find(|other| has(other, axis) != pays);
+            let is_tried = pays || self.others.iter().any(|other| has(other, axis));
+            match other {
+                Some(other) => {
+                    let factor = other.step_s / self.best.step_s.max(f64::MIN_POSITIVE);
+                    let verdict = if pays { "pays" } else { "does not pay" };
+                    let with = if pays { "without" } else { "with" };
+                    reasons.push(format!(
+                        "{axis} ({what}) {verdict}: {with} it, the best candidate, {}, takes {factor:.2} times as long",
+                        other.mesh
+                    ));
+                }
+                None if pays => reasons.push(format!("{axis} ({what}) is needed: no candidate without it fits")),
+                None if is_tried => reasons.push(format!("{axis} ({what}) does not help: no candidate with it fits")),
+                None => {}
+            }
+        }
+        reasons
+    }
+
     /// The candidates of which no other is both faster and smaller, the fastest first.
     pub fn pareto(&self) -> Vec<&Candidate> {
         let mut all: Vec<&Candidate> = [&self.best].into_iter().chain(&self.others).collect();
@@ -172,18 +215,49 @@ const LARGE_BYTES: f64 = 268_435_456.0;
 /// The meshes of so many devices: every product of `pp`, `dp`, `fsdp` and `tp`, without axes of size 1, with at most
 /// `stages` stages and `rows` shards of the batch.
 pub fn meshes(devices: usize, stages: usize, rows: usize) -> Vec<Mesh> {
+    meshes_with(devices, stages, rows, [1, 1])
+}
+
+/// As [`meshes`], with axes `ep` for the experts of a layer and `cp` for the tokens of a row, up to these sizes.
+pub fn meshes_with(devices: usize, stages: usize, rows: usize, [experts, parts]: [usize; 2]) -> Vec<Mesh> {
     let divisors = |of: usize| (1..=of).filter(move |divisor| of.is_multiple_of(*divisor));
     let mut found = Vec::new();
+    let mut add = |axes: [(&str, usize); 6]| {
+        let axes: Vec<(&str, usize)> = axes.into_iter().filter(|(_, size)| *size > 1).collect();
+        found.push(Mesh::new("mesh", if axes.is_empty() { &[("dp", 1)] } else { &axes }));
+    };
     for pp in divisors(devices).filter(|&pp| pp <= stages.max(1)) {
         for dp in divisors(devices / pp).filter(|&dp| dp <= rows) {
             for fsdp in divisors(devices / pp / dp).filter(|&fsdp| dp * fsdp <= rows) {
-                let axes = [("pp", pp), ("dp", dp), ("fsdp", fsdp), ("tp", devices / pp / dp / fsdp)];
-                let axes: Vec<(&str, usize)> = axes.into_iter().filter(|(_, size)| *size > 1).collect();
-                found.push(Mesh::new("mesh", if axes.is_empty() { &[("dp", 1)] } else { &axes }));
+                let left = devices / pp / dp / fsdp;
+                for ep in divisors(left).filter(|&ep| experts.is_multiple_of(ep) && dp * fsdp * ep <= rows) {
+                    for cp in divisors(left / ep).filter(|&cp| parts.is_multiple_of(cp)) {
+                        let tp = left / ep / cp;
+                        add([("pp", pp), ("dp", dp), ("fsdp", fsdp), ("ep", ep), ("cp", cp), ("tp", tp)]);
+                    }
+                }
             }
         }
     }
     found
+}
+
+/// Tokens of a row from which sharing it among ranks (`cp`) is tried.
+const LONG: usize = 8192;
+/// The most ranks that share the experts of a layer, or a row, in a search.
+const MOST_SHARED: usize = 64;
+
+impl Session {
+    /// The meshes to search for so many devices: with `ep` for a model with experts, and `cp` where rows are long, or fewer
+    /// than the devices.
+    pub fn meshes(&self, devices: usize, stages: usize) -> Vec<Mesh> {
+        let (model, rows) = (&self.config().model, self.config().train.batch);
+        let experts = model.experts().map_or(1, |experts| experts.count);
+        let experts = (1..=experts.min(MOST_SHARED)).rev().find(|of| experts.is_multiple_of(*of)).unwrap_or(1);
+        let is_long = model.stream().is_some_and(|[_, tokens, _]| tokens >= LONG);
+        let parts = if is_long { MOST_SHARED } else { 1 };
+        meshes_with(devices, stages, rows, [experts, parts])
+    }
 }
 
 /// How far a search is.
@@ -237,7 +311,9 @@ impl Tried {
             let same = |other: &Candidate| {
                 other.mesh == candidate.mesh
                     && (other.source == candidate.source
-                        || other.microbatches == candidate.microbatches && other.plan == candidate.plan)
+                        || other.microbatches == candidate.microbatches
+                            && other.timetable == candidate.timetable
+                            && other.plan == candidate.plan)
             };
             if !kept.iter().any(same) {
                 kept.push(candidate);

@@ -302,6 +302,7 @@ impl<'a> Trial<'a> {
             mesh: self.session.mesh().clone(),
             source,
             microbatches: config.train.microbatches,
+            timetable: config.train.timetable.clone(),
             sequence_parallel: config.plan.sequence_parallel,
             step_s: price.step_s(),
             bytes: price.bytes(),

@@ -79,9 +79,10 @@ pub(super) fn apply_override(table: &mut Table, item: &str) -> Result<()> {
 }
 
 /// What a plan file may say it was made for: the key there, and that of the config.
-const MADE_FOR: [(&str, &str, &str); 3] = [
+const MADE_FOR: [(&str, &str, &str); 4] = [
     ("mesh", "mesh", "shape"),
     ("microbatches", "train", "microbatches"),
+    ("timetable", "train", "timetable"),
     ("sequence_parallel", "plan", "sequence_parallel"),
 ];
 

@@ -1,6 +1,6 @@
 //! `model.kind = "deepseek"`: a decoder in the style of DeepSeek-V3 (DeepSeek-AI 2024).
 
-use super::{ModelKind, ModelSource, Sizes};
+use super::{Experts, ModelKind, ModelSource, Sizes};
 use crate::keys::Section;
 use partita_base::{DType, Result};
 use partita_ir::Graph;
@@ -100,6 +100,20 @@ impl ModelSource for DeepseekConfig {
     fn sizes(&self, batch: usize) -> Sizes {
         let hidden = self.hidden.max(self.expert_hidden) as f64 * self.experts as f64;
         Sizes::of_transformer(batch, self.layers, [self.vocab, self.dim, self.heads, self.sequence], hidden)
+    }
+
+    /// The layers with experts repeat.
+    fn with_layers(&self, layers: usize) -> Option<Arc<dyn ModelSource>> {
+        Some(Arc::new(DeepseekConfig { layers: self.dense_layers + layers, ..self.clone() }))
+    }
+
+    fn stream(&self) -> Option<[usize; 3]> {
+        let repeated = self.layers.saturating_sub(self.dense_layers);
+        (repeated > 0).then_some([repeated, self.sequence, self.dim])
+    }
+
+    fn experts(&self) -> Option<Experts> {
+        Some(Experts { count: self.experts, top_k: self.top_k })
     }
 
     fn plan(&self, forward: &Graph, mesh: &Mesh, options: &ReadyOptions) -> Result<Plan> {

@@ -1,6 +1,6 @@
 //! `model.kind = "gpt"`: a decoder in the style of GPT-2 (Radford et al. 2019).
 
-use super::{ModelKind, ModelSource, Sizes};
+use super::{Experts, ModelKind, ModelSource, Sizes};
 use crate::keys::Section;
 use crate::torch::Module;
 use partita_base::{DType, Result};
@@ -79,11 +79,17 @@ impl ModelSource for GptConfig {
     }
 
     fn with_layers(&self, layers: usize) -> Option<Arc<dyn ModelSource>> {
-        self.experts.is_none().then(|| Arc::new(GptConfig { layers, ..self.clone() }) as Arc<dyn ModelSource>)
+        let period = self.experts.as_ref().map_or(1, |experts| experts.every.max(1));
+        Some(Arc::new(GptConfig { layers: layers * period, ..self.clone() }))
     }
 
     fn stream(&self) -> Option<[usize; 3]> {
-        self.experts.is_none().then_some([self.layers, self.sequence, self.dim])
+        let period = self.experts.as_ref().map_or(1, |experts| experts.every.max(1));
+        self.layers.is_multiple_of(period).then_some([self.layers / period, self.sequence, self.dim])
+    }
+
+    fn experts(&self) -> Option<Experts> {
+        self.experts.as_ref().map(|experts| Experts { count: experts.experts, top_k: experts.top_k })
     }
 
     fn torch(&self) -> Option<Module> {

@@ -61,7 +61,8 @@ pub trait ModelSource: fmt::Debug + Send + Sync {
         Ok(Plan::default())
     }
 
-    /// The same model with so many repeated layers; `None` if it has no layers that repeat.
+    /// The same model with so many repeated layers; `None` if it has no layers that repeat. Where only every second layer
+    /// has experts, two layers repeat as one; layers before those that repeat are always there.
     fn with_layers(&self, layers: usize) -> Option<Arc<dyn ModelSource>> {
         let _ = layers;
         None
@@ -69,6 +70,11 @@ pub trait ModelSource: fmt::Debug + Send + Sync {
 
     /// Repeated layers, tokens of a row and features of the residual stream of such a model.
     fn stream(&self) -> Option<[usize; 3]> {
+        None
+    }
+
+    /// The experts of a layer and those that a token visits; `None` for a model without.
+    fn experts(&self) -> Option<Experts> {
         None
     }
 
@@ -131,6 +137,41 @@ impl Terms {
             _ => Ok(()),
         }
     }
+}
+
+/// The experts of a model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Experts {
+    /// Experts of a layer.
+    pub count: usize,
+    /// Experts that a token visits.
+    pub top_k: usize,
+}
+
+impl Experts {
+    /// The parameters that a token meets, of a model with its experts: those of the experts that it visits, and all others.
+    pub fn active(&self, model: &Model) -> f64 {
+        let of = |name: &str, elements: usize| match name.contains(".experts.") {
+            true => elements as f64 * self.top_k as f64 / self.count as f64,
+            false => elements as f64,
+        };
+        model.params.iter().map(|(name, spec)| of(name, spec.ty.element_count())).sum()
+    }
+}
+
+/// The parameters that a token meets, of a model with experts and repeated layers.
+///
+/// # Errors
+/// Those of [`ModelSource::build`].
+pub fn active_parameters(model: &dyn ModelSource) -> Result<Option<f64>> {
+    let (Some(experts), Some([layers, ..])) = (model.experts(), model.stream()) else { return Ok(None) };
+    let of = |layers: usize| -> Result<f64> {
+        let few = model.with_layers(layers);
+        let built = few.map(|few| few.build(1, DType::F32, true)).transpose()?;
+        Ok(built.map_or(0.0, |built| experts.active(&built)))
+    };
+    let (one, two) = (of(1)?, of(2)?);
+    Ok(Some(one + (two - one) * (layers - 1) as f64))
 }
 
 /// The largest sizes of a model.

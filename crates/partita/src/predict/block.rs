@@ -43,7 +43,9 @@ pub struct BlockSpec {
     pub model: Arc<dyn ModelSource>,
     /// Ranks over which a layer is tensor parallel.
     pub tp: usize,
-    /// Rows of a microbatch.
+    /// Ranks over which the experts of a layer are sharded by number; they shard rows too.
+    pub ep: usize,
+    /// Rows of a microbatch on a rank.
     pub rows: usize,
     /// The type of parameters and activations.
     pub dtype: DType,
@@ -66,8 +68,9 @@ impl BlockSpec {
     pub fn key(&self) -> String {
         let model = self.model.with_layers(1);
         format!(
-            "{model:?} {} {} {:?} {} {} {:?} {} {:?} {:?}",
+            "{model:?} {} {} {} {:?} {} {} {:?} {} {:?} {:?}",
             self.tp,
+            self.ep,
             self.rows,
             self.dtype,
             self.sequence_parallel,
@@ -189,16 +192,33 @@ impl Block {
         Ok(Block { one, two, stream_bytes })
     }
 
+    /// The block of `rows` rows, from those of two other numbers of rows: work, traffic and memory grow evenly with them.
+    /// Nothing where the programs of the two differ in more than sizes.
+    pub fn at_rows(few: (&Block, usize), more: (&Block, usize), rows: usize) -> Option<Block> {
+        let along = (rows as f64 - few.1 as f64) / (more.1 as f64 - few.1 as f64);
+        Some(Block {
+            one: Traced::between(&few.0.one, &more.0.one, along)?,
+            two: Traced::between(&few.0.two, &more.0.two, along)?,
+            stream_bytes: line(few.0.stream_bytes, more.0.stream_bytes, along),
+        })
+    }
+
     /// A figure of one layer: that of two layers less that of one.
     pub fn layer(&self, figure: impl Fn(&Traced) -> f64) -> f64 {
         (figure(&self.two) - figure(&self.one)).max(0.0)
     }
 }
 
+/// The figure that lies `along` of the way from one figure to another.
+fn line(from: f64, to: f64, along: f64) -> f64 {
+    (from + (to - from) * along).max(0.0)
+}
+
 fn trace(model: &dyn ModelSource, spec: &BlockSpec) -> Result<Traced> {
     let target = Accelerator { cpu: Cpu::default() };
-    let built_model = model.build(spec.rows, spec.dtype, true)?;
-    let mesh = Mesh::parse(&format!("tp={}", spec.tp), None)?;
+    let built_model = model.build(spec.rows * spec.ep, spec.dtype, true)?;
+    let axes = [("ep", spec.ep), ("tp", spec.tp)];
+    let mesh = Mesh::new("mesh", &axes[usize::from(spec.ep == 1)..]);
     let ready = ReadyOptions {
         sequence_parallel: spec.sequence_parallel,
         vocab_parallel: spec.vocab_parallel,
@@ -224,7 +244,7 @@ fn trace(model: &dyn ModelSource, spec: &BlockSpec) -> Result<Traced> {
     let set = lower_stages(&execution::stages(&built), &lowering, &target)?;
     let program = set.programs.first().ok_or_else(|| Diagnostic::new("E511", "the step has no program"))?;
     let whole_parameters = built_model.parameter_count() as f64;
-    let whole_flops = matmul_flops(&built_model.forward);
+    let whole_flops = matmul_flops(&built_model.forward) / spec.ep as f64;
     let mut traced = Traced { whole_parameters, whole_flops, ..Traced::of(program, &set) };
     if !spec.fused_attention {
         traced.keep_scores(spec.recompute);
@@ -239,6 +259,44 @@ const KEPT_BYTES: f64 = 5.0;
 const SCORE_BYTES: f64 = 9.0;
 
 impl Traced {
+    /// The step that lies `along` of the way from one step to another; nothing if they differ in more than sizes.
+    fn between(few: &Traced, more: &Traced, along: f64) -> Option<Traced> {
+        let of_all = |few: &[f64; 3], more: &[f64; 3]| [0, 1, 2].map(|at| line(few[at], more[at], along));
+        let item = |(few, more): (&Item, &Item)| {
+            let work = match (&few.work, &more.work) {
+                (
+                    Work::Attention { causal, backward, scores },
+                    Work::Attention { causal: other, backward: also, scores: most },
+                ) if causal == other && backward == also => Work::Attention {
+                    causal: *causal,
+                    backward: *backward,
+                    scores: line(*scores, *most, along),
+                },
+                (one, other) if one == other => one.clone(),
+                _ => return None,
+            };
+            let is_alike = few.place == more.place && few.phase == more.phase && few.dtype == more.dtype;
+            is_alike.then(|| Item {
+                work,
+                flops: line(few.flops, more.flops, along),
+                bytes: line(few.bytes, more.bytes, along),
+                ..*few
+            })
+        };
+        if few.items.len() != more.items.len() {
+            return None;
+        }
+        Some(Traced {
+            items: few.items.iter().zip(&more.items).map(item).collect::<Option<Vec<Item>>>()?,
+            whole_parameters: few.whole_parameters,
+            whole_flops: line(few.whole_flops, more.whole_flops, along),
+            parameters: few.parameters,
+            saved: of_all(&few.saved, &more.saved),
+            transient: of_all(&few.transient, &more.transient),
+            state_bytes: few.state_bytes,
+        })
+    }
+
     /// Adds the scores of attention to what is kept, or to what is needed at a time.
     fn keep_scores(&mut self, recompute: Recompute) {
         let scores = self.items.iter().filter_map(|item| match item.work {
@@ -428,7 +486,7 @@ fn attention(graph: &Graph, node: &partita_ir::Node, composite: &Composite) -> W
 pub(super) fn matmul_flops(graph: &Graph) -> f64 {
     let of_node = |node: &partita_ir::Node| {
         if let Some(composite) = node.op.composite() {
-            return matmul_flops(&composite.definition.decomposition);
+            return matmul_flops(&composite.definition.decomposition) * composite.share();
         }
         let is_matmul = matches!(node.op, Op::DotGeneral(_));
         let cost = || node.op.cost(&graph.operand_types(node), &graph.result_types(node));

@@ -46,3 +46,34 @@ pub(super) fn bytes_of_slices(job: &Job, block: &Block, counts: &[usize], in_fli
     };
     (0..job.pp).map(of_slice).collect()
 }
+
+/// Bytes of a stage of so many layers on one of its devices, with what is before and behind them or not: parameters and
+/// what belongs to them, the activations that one microbatch keeps, and what is needed at a time beside these.
+pub(crate) fn bytes_of_stage(
+    job: &Job,
+    block: &Block,
+    layers: usize,
+    is_first: bool,
+    is_last: bool,
+) -> [f64; 3] {
+    let one = &block.one;
+    let at = |figures: &[f64; 3], place: Place| figures[place as usize];
+    let [first, last] = [Place::First, Place::Last].map(|place| at(&one.parameters, place));
+    let saved_layer = block.layer(|traced| traced.saved.iter().sum());
+    let saved_last = (at(&one.saved, Place::Last) + at(&one.saved, Place::Layers) - saved_layer).max(0.0);
+    let mut elements = block.layer(|traced| traced.parameters[Place::Layers as usize]) * layers as f64;
+    let (mut saved, mut transient) = (saved_layer * layers as f64, at(&one.transient, Place::Layers));
+    if is_first {
+        elements += first;
+        saved += at(&one.saved, Place::First);
+    }
+    if is_last {
+        // A tied head is the embedding.
+        elements += last + if last < first / 2.0 && !is_first { first } else { 0.0 };
+        saved += saved_last;
+        transient = transient.max(at(&one.transient, Place::Last));
+    }
+    let over = |from: u8| if job.zero >= from { job.shard_group as f64 } else { 1.0 };
+    let each = job.bytes.parameter / over(3) + job.bytes.gradient / over(2) + job.bytes.state / over(1);
+    [elements * each, saved, transient]
+}

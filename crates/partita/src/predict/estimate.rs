@@ -154,6 +154,7 @@ fn job(
         block: BlockSpec {
             model: model.clone(),
             tp,
+            ep: 1,
             rows,
             dtype: DType::BF16,
             sequence_parallel: tp > 1,

@@ -5,7 +5,6 @@ use super::step::{AttentionKernel, Job, own_bytes};
 use crate::session::Session;
 use partita_base::{Diagnostic, Result};
 use partita_nn::Optimizer;
-use partita_pipeline::Order;
 use partita_schedule::{Entry, Kind, Plan, Primitive, batch_shards};
 
 /// The states of an optimizer for each element of a parameter, in numbers of single precision. Means of rows and columns,
@@ -20,7 +19,8 @@ pub fn states(optimizer: &Optimizer) -> f64 {
     }
 }
 
-/// The job of a session. The axes `dp`, `fsdp`, `tp` and `pp` are unfolded; `sp` splits the tokens of a row.
+/// The job of a session. The axes `dp`, `fsdp`, `tp` and `pp` are unfolded; `sp` and `cp` split the tokens of a row, `ep`
+/// the experts of a layer.
 ///
 /// # Errors
 /// E511 for another axis, a model without repeated layers, or a batch that does not divide; what building the plan says.
@@ -38,16 +38,16 @@ pub fn job_of(session: &Session, plan: Option<Plan>) -> Result<Job> {
     let refused = |expected: &str, found: String| {
         Err(Diagnostic::new("E511", "the step cannot be folded to one layer").expected(expected).found(found))
     };
-    let known = ["dp", "fsdp", "sp", "tp", "pp"];
+    let known = ["dp", "fsdp", "ep", "sp", "cp", "tp", "pp"];
     if let Some(axis) = mesh.axes.iter().find(|axis| !known.contains(&axis.name.as_str())) {
-        return refused("mesh axes among dp, fsdp, sp, tp, pp", format!("axis `{}`", axis.name));
+        return refused("mesh axes among dp, fsdp, ep, sp, cp, tp, pp", format!("axis `{}`", axis.name));
     }
     let size = |name: &str| mesh.axis_named(name).map_or(1, |axis| axis.size);
-    let (tp, pp, cp, fsdp) = (size("tp"), size("pp"), size("sp"), size("fsdp"));
+    let (tp, pp, cp, fsdp, ep) = (size("tp"), size("pp"), size("sp") * size("cp"), size("fsdp"), size("ep"));
     let Some([layers, _, dim]) = config.model.stream() else {
-        return refused("a model of kind gpt, llama or bert", format!("`{}`", config.model.name()));
+        return refused("a model with repeated layers", format!("`{}`", config.model.name()));
     };
-    let shards = batch_shards(mesh);
+    let shards = batch_shards(mesh) / ep;
     let rows = rows_of_microbatch(session)?;
     let storage = |entry: &Entry| match &entry.primitive {
         Primitive::Style(style) if style.is_storage() => Some(style.kind),
@@ -62,11 +62,7 @@ pub fn job_of(session: &Session, plan: Option<Plan>) -> Result<Job> {
         () => (0, 1),
     };
     let order = config.train.timetable.clone();
-    let chunks = match &order {
-        Order::Named(named) if pp > 1 => named.chunks,
-        Order::Given(_, timetable) if pp > 1 => timetable.stages / pp,
-        _ => 1,
-    };
+    let chunks = if pp > 1 { order.chunks(pp) } else { 1 };
     if pp * chunks > layers {
         return refused(
             "at least one layer on each stage",
@@ -82,6 +78,7 @@ pub fn job_of(session: &Session, plan: Option<Plan>) -> Result<Job> {
         block: BlockSpec {
             model: config.model.clone(),
             tp,
+            ep,
             rows,
             dtype: config.train.dtype,
             sequence_parallel: config.plan.sequence_parallel,

@@ -5,7 +5,7 @@
 //! their software, [`estimate`] asks how many devices a model needs.
 
 pub mod block;
-mod bytes;
+pub(crate) mod bytes;
 pub mod csv;
 pub mod estimate;
 pub mod fit;
@@ -21,6 +21,11 @@ use partita_cost::Cluster;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use step::{Forecast, Job, Software, forecast};
+
+/// The numbers of rows of which blocks are compiled where others are derived from them. One row has layouts of its own.
+pub const FEW_ROWS: usize = 2;
+/// See [`FEW_ROWS`].
+pub const MORE_ROWS: usize = 4;
 
 /// Blocks that were compiled, so that runs which share one compile it once.
 #[derive(Debug, Default)]
@@ -39,6 +44,22 @@ impl Blocks {
             return Ok(block.clone());
         }
         let block = Arc::new(Block::compile(spec)?);
+        self.known.insert(key, block.clone());
+        Ok(block)
+    }
+
+    /// The block of a specification, from those of [`FEW_ROWS`] and [`MORE_ROWS`] rows where their programs are alike.
+    ///
+    /// # Errors
+    /// Those of [`Block::compile`].
+    pub fn at_rows(&mut self, spec: &BlockSpec) -> Result<Arc<Block>> {
+        let key = spec.key();
+        if let Some(block) = self.known.get(&key) {
+            return Ok(block.clone());
+        }
+        let [few, more] = [FEW_ROWS, MORE_ROWS].map(|rows| BlockSpec { rows, ..spec.clone() });
+        let found = Block::at_rows((&*self.of(&few)?, FEW_ROWS), (&*self.of(&more)?, MORE_ROWS), spec.rows);
+        let block = Arc::new(found.map_or_else(|| Block::compile(spec), Ok)?);
         self.known.insert(key, block.clone());
         Ok(block)
     }

@@ -181,6 +181,7 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
             block: BlockSpec {
                 model,
                 tp,
+                ep: 1,
                 rows: mbs,
                 dtype: DType::BF16,
                 sequence_parallel,

@@ -8,8 +8,9 @@
 //! exchanged.
 
 use super::step::Bytes;
+use crate::models::ModelSource;
 use crate::session::Session;
-use partita_base::{Diagnostic, Result};
+use partita_base::{DType, Diagnostic, Result};
 use partita_ir::Phase;
 use partita_nn::Model;
 use partita_pipeline::{Order, Task, TaskKind, block_of};
@@ -19,6 +20,7 @@ use partita_program::{
 use partita_schedule::{Built, PIPELINE_AXIS, Plan, Primitive};
 use partita_simulate::{ClassRun, MemoryKind, simulate};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The most microbatches of a small step: the first one, one in the middle, the last one.
 pub(super) const MICROBATCHES: usize = 3;
@@ -113,11 +115,12 @@ impl Small {
         let small = session.clone().with_model(source).with_mesh(mesh).with_cluster(cluster);
         let small = small.with_batch(rows).with_microbatches(microbatches).with_timetable(order);
         let model = small.model()?;
+        let [_, before] = period_and_before(&session.config().model)?;
         let plan = match plan {
             Some(plan) => plan.clone(),
             None => small.plan(&model)?,
         };
-        let built = small.built_under(&model, &staged(&plan, &model, stages)?)?;
+        let built = small.built_under(&model, &staged(&plan, &model, stages, before)?)?;
         let set = small.lower(&built)?;
         let simulation = simulate(&set, &small.config().cluster)?;
         let slice = |(number, stage): (usize, &partita_schedule::Stage)| {
@@ -150,7 +153,7 @@ impl Small {
 
 pub(super) fn not_folded() -> Box<Diagnostic> {
     Diagnostic::new("E511", "the step cannot be folded to one layer")
-        .expected("a model with repeated layers: of kind gpt, llama or bert")
+        .expected("a model with repeated layers: of kind gpt, llama, bert, moe-gpt, mixtral or deepseek")
         .help("simulate the whole step: fewer ranks, layers and microbatches")
 }
 
@@ -178,18 +181,35 @@ pub(super) fn repeated_blocks(graph: &partita_ir::Graph) -> Vec<String> {
     found
 }
 
+/// How many numbered blocks repeat together as one layer, and how many are before all that repeat.
+pub(super) fn period_and_before(model: &Arc<dyn ModelSource>) -> Result<[usize; 2]> {
+    let blocks = |layers: usize| -> Result<usize> {
+        let model = model.with_layers(layers).ok_or_else(not_folded)?.build(1, DType::F32, true)?;
+        Ok(repeated_blocks(&model.forward).len())
+    };
+    let (one, two) = (blocks(1)?, blocks(2)?);
+    let period = (two - one).max(1);
+    Ok([period, one - period.min(one)])
+}
+
 /// The plan with equal stages in place of its own.
-fn staged(plan: &Plan, model: &Model, stages: usize) -> Result<Plan> {
+fn staged(plan: &Plan, model: &Model, stages: usize, before: usize) -> Result<Plan> {
     let is_split = |primitive: &Primitive| matches!(primitive, Primitive::PipelineSplit { .. });
     let kept = plan.entries.iter().filter(|entry| !is_split(&entry.primitive)).cloned();
     let mut plan = Plan { entries: kept.collect() };
     let blocks = repeated_blocks(&model.forward);
+    // Layers before those that repeat are on the first stage.
+    let before = blocks.len() - (blocks.len() - before) / stages * stages;
     for stage in 1..stages {
-        let last = blocks.get(blocks.len() * stage / stages - 1).ok_or_else(not_folded)?;
+        let last = before + (blocks.len() - before) * stage / stages;
+        let last = last.checked_sub(1).and_then(|last| blocks.get(last)).ok_or_else(not_folded)?;
         plan.push(last, Primitive::PipelineSplit { mesh: None, ranks: Vec::new() }, "folded");
     }
     Ok(plan)
 }
+
+/// The part of a task's compute, as one in so many, that may come behind what makes the task done.
+const LATE: u64 = 3;
 
 /// How the events of a slice are read.
 struct Reading<'a> {
@@ -218,11 +238,7 @@ impl Reading<'_> {
         let events: Vec<&Event> = run.events.iter().filter(is_counted).collect();
         let task_of: Vec<Option<usize>> =
             events.iter().map(|event| self.task(&program.instructions[event.instruction].origin)).collect();
-        // The first task of which something runs later: an event of another one runs ahead of its task.
-        let mut later = vec![usize::MAX; events.len() + 1];
-        for (at, task) in task_of.iter().enumerate().rev() {
-            later[at] = later[at + 1].min(task.unwrap_or(usize::MAX));
-        }
+        let later = self.first_left(program, &events, &task_of);
         let sends = self.last_sends(program);
         let mut read = SmallSlice::default();
         let mut current: Option<usize> = None;
@@ -250,6 +266,44 @@ impl Reading<'_> {
             }
         }
         read
+    }
+
+    /// For each event, and behind the last one, the first task that is not done by then: an event of a later task runs ahead
+    /// of it. A task is done with most of its compute; what comes behind that, such as adding up a gradient that was
+    /// exchanged while the next tasks ran, keeps none of these from being under way.
+    fn first_left(&self, program: &Program, events: &[&Event], task_of: &[Option<usize>]) -> Vec<usize> {
+        let is_compute =
+            |event: &Event| matches!(program.instructions[event.instruction].action, Action::Compute(_));
+        let mut left = vec![0; self.tasks.len()];
+        for (event, task) in events.iter().zip(task_of) {
+            if let Some(task) = task.filter(|_| is_compute(event)) {
+                left[task] += event.end_ns - event.begin_ns;
+            }
+        }
+        let late: Vec<_> = left.iter().map(|all| all / LATE).collect();
+        let mut done_at = vec![None; self.tasks.len()];
+        for (at, (event, task)) in events.iter().zip(task_of).enumerate() {
+            let Some(task) = *task else { continue };
+            if is_compute(event) {
+                left[task] -= event.end_ns - event.begin_ns;
+            }
+            if left[task] <= late[task] && is_compute(event) {
+                done_at[task].get_or_insert(at);
+            }
+        }
+        let mut first_left = vec![usize::MAX; events.len() + 1];
+        for (task, done_at) in done_at.iter().enumerate() {
+            if let Some(at) = *done_at {
+                first_left[at] = first_left[at].min(task);
+            }
+        }
+        // The last task ends with its last event.
+        let end = task_of.iter().rposition(|task| task.is_some());
+        for at in (0..events.len()).rev() {
+            let last = if Some(at) == end { self.tasks.len() - 1 } else { usize::MAX };
+            first_left[at] = first_left[at].min(first_left[at + 1]).min(last);
+        }
+        first_left
     }
 
     /// The last instruction of each task that sends something to another slice.

@@ -314,6 +314,14 @@ impl BlockSeconds {
         let rates = Rates { matmul: job.matmul_rate, attention: job.attention };
         BlockSeconds { pieces: Pieces::of(block, cluster, rates, job.cp) }
     }
+
+    /// Seconds of one microbatch, forward and backward, of so many layers, with what is before and behind them or not.
+    pub fn stage_s(&self, layers: usize, is_first: bool, is_last: bool) -> f64 {
+        let of = |seconds: &[Seconds; 2]| seconds[0].sum() + seconds[1].sum();
+        let Pieces { first, layer, last, .. } = &self.pieces;
+        let ends = [(is_first, first), (is_last, last)].into_iter().filter(|(has, _)| *has);
+        of(layer) * layers as f64 + ends.map(|(_, end)| of(end)).sum::<f64>()
+    }
 }
 
 /// A job with the seconds of its pieces on a cluster, before constants of software.
@@ -520,7 +528,7 @@ struct Exchanges {
 
 impl Exchanges {
     fn of(job: &Job, block: &Block, cluster: &Cluster) -> Exchanges {
-        let inner = job.block.tp;
+        let inner = job.block.tp * job.block.ep;
         let group =
             |ranks: usize, apart: usize| -> Vec<usize> { (0..ranks).map(|rank| rank * apart).collect() };
         let seconds = |kind: Cost, bytes: f64, members: &[usize]| {

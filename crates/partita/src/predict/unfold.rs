@@ -8,7 +8,9 @@
 
 use super::block::matmul_flops;
 use super::fold::rows_of_microbatch;
-use super::small::{Part, STAGES, Small, SmallSlice, Spent, not_folded, repeated_blocks, splits_backward};
+use super::small::{
+    Part, STAGES, Small, SmallSlice, Spent, not_folded, period_and_before, repeated_blocks, splits_backward,
+};
 use super::step::{Bytes, Forecast, StepSeconds};
 use crate::session::Session;
 use partita_base::{Diagnostic, Result};
@@ -16,6 +18,7 @@ use partita_mesh::Slice;
 use partita_pipeline::{Order, TaskKind, Timetable, mark};
 use partita_schedule::{PIPELINE_AXIS, Plan, Primitive};
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Predicts the step of a session. A plan is that of the whole model; none is the plan of the session.
 ///
@@ -23,6 +26,44 @@ use std::collections::BTreeMap;
 /// E511 for a model without repeated layers, a batch that does not divide or a plan that lists slices, E463 for a timetable
 /// of other numbers, E474 for a mesh that the cluster does not hold; what building, lowering and simulating refuse.
 pub fn forecast(session: &Session, plan: Option<&Plan>) -> Result<Forecast> {
+    forecast_with(session, plan, &SmallSteps::default())
+}
+
+/// The small steps of forecasts: steps that differ only in their slices, microbatches or the order of tasks share theirs.
+#[derive(Debug, Default)]
+pub struct SmallSteps {
+    known: Mutex<BTreeMap<String, Arc<[Small; 2]>>>,
+}
+
+impl SmallSteps {
+    /// The small steps of a session; they are built without holding up others.
+    fn of(&self, session: &Session, plan: Option<&Plan>, stages: usize) -> Result<Arc<[Small; 2]>> {
+        let (config, mut mesh) = (session.config(), session.mesh().clone());
+        let cluster = config.cluster.resized(&mesh, PIPELINE_AXIS, stages);
+        mesh.axes.retain(|axis| axis.name != PIPELINE_AXIS);
+        let (microbatches, rows) = (config.train.microbatches, rows_of_microbatch(session)?);
+        let key = format!(
+            "{stages} {mesh} {:?} {rows} {} {} {} {plan:?}",
+            cluster.levels,
+            microbatches.min(super::small::MICROBATCHES),
+            splits_backward(session)?,
+            config.plan.sequence_parallel
+        );
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(small) = known().get(&key) {
+            return Ok(small.clone());
+        }
+        let small = Arc::new(few_and_more(session, plan, stages)?);
+        known().insert(key, small.clone());
+        Ok(small)
+    }
+}
+
+/// As [`forecast`], with the small steps of other forecasts of the same model and config.
+///
+/// # Errors
+/// As [`forecast`].
+pub fn forecast_with(session: &Session, plan: Option<&Plan>, small: &SmallSteps) -> Result<Forecast> {
     let config = session.config();
     config.cluster.holds(session.mesh())?;
     rows_of_microbatch(session)?;
@@ -32,8 +73,8 @@ pub fn forecast(session: &Session, plan: Option<&Plan>) -> Result<Forecast> {
     let timetable = timetable(&config.train.timetable, slices.len(), microbatches)?;
     let counts = layers_of_stages(session, plan, layers, timetable.stages)?;
     let stages = timetable.stages.min(STAGES);
-    let [few, more] = few_and_more(session, plan, stages)?;
-    let step = Unfolded { counts, timetable, few, more, splits: splits_backward(session)? };
+    let small = small.of(session, plan, stages)?;
+    let step = Unfolded { counts, timetable, small, splits: splits_backward(session)? };
     let delays = step.delays(session, &slices);
     let seconds = step.seconds(&delays)?;
     let model = |layers: usize| -> Result<[f64; 2]> {
@@ -61,12 +102,12 @@ fn timetable(order: &Order, slices: usize, microbatches: usize) -> Result<Timeta
 }
 
 /// The small steps, on two cores. Where parameters are gathered for each use, a layer hides the gathers of the next one, so
-/// a stage needs two of them; and with too few, memory is fullest in another part of the step than with many.
+/// a stage needs several: as many as are gathered at once, and one more. With too few, memory is fullest in another part of
+/// the step than with many.
 fn few_and_more(session: &Session, plan: Option<&Plan>, stages: usize) -> Result<[Small; 2]> {
     let gathers = session.mesh().axis_named("fsdp").is_some_and(|axis| axis.size > 1);
     let few = match (stages, gathers) {
-        (1, _) => 3,
-        (_, true) => 2,
+        (1, _) | (_, true) => 3,
         (_, false) => 1,
     };
     let session = session.clone().in_this_process();
@@ -93,12 +134,13 @@ fn layers_of_stages(
     plan: Option<&Plan>,
     layers: usize,
     stages: usize,
-) -> Result<Vec<usize>> {
+) -> Result<Vec<f64>> {
     if stages == 1 {
-        return Ok(vec![layers]);
+        return Ok(vec![layers as f64]);
     }
     let config = session.config();
     let mut forward = config.model.build(1, config.train.dtype, true)?.forward;
+    let [period, before] = period_and_before(&config.model)?;
     let given;
     let lines = match plan {
         Some(plan) => plan,
@@ -126,11 +168,11 @@ fn layers_of_stages(
         false => mark::after(&mut forward, &ends),
     }
     let blocks = repeated_blocks(&forward);
-    let mut counts = vec![0; stages];
-    for block in &blocks {
+    let mut counts = vec![0.0; stages];
+    for block in &blocks[before.min(blocks.len())..] {
         let stage =
             forward.nodes.iter().find(|node| is_inside(&node.path, block)).map_or(0, |node| node.stage);
-        counts[stage.min(stages - 1)] += 1;
+        counts[stage.min(stages - 1)] += 1.0 / period as f64;
     }
     Ok(counts)
 }
@@ -138,30 +180,37 @@ fn layers_of_stages(
 /// A step of any size, in terms of two small ones.
 struct Unfolded {
     /// Layers of each stage.
-    counts: Vec<usize>,
+    counts: Vec<f64>,
     timetable: Timetable,
-    few: Small,
-    more: Small,
+    small: Arc<[Small; 2]>,
     /// Whether the small steps run input gradients and weight gradients apart.
     splits: bool,
 }
 
 impl Unfolded {
+    fn few(&self) -> &Small {
+        &self.small[0]
+    }
+
+    fn more(&self) -> &Small {
+        &self.small[1]
+    }
+
     /// The slices of the small steps that do what a stage does.
     fn small(&self, stage: usize) -> [&SmallSlice; 2] {
-        let last = self.few.slices.len() - 1;
+        let last = self.few().slices.len() - 1;
         let like = match stage {
             0 => 0,
             stage if stage + 1 == self.counts.len() => last,
             _ => 1.min(last),
         };
-        [&self.few.slices[like], &self.more.slices[like]]
+        [&self.few().slices[like], &self.more().slices[like]]
     }
 
     /// A figure of a stage, from that of the two small steps.
     fn at(&self, stage: usize) -> impl Fn(f64, f64) -> f64 {
-        let beyond = self.counts[stage] as f64 - self.few.layers as f64;
-        let between = (self.more.layers - self.few.layers) as f64;
+        let beyond = self.counts[stage] - self.few().layers as f64;
+        let between = (self.more().layers - self.few().layers) as f64;
         move |few, more| (few + (more - few) * beyond / between).max(0.0)
     }
 
@@ -200,7 +249,7 @@ impl Unfolded {
     /// For each stage but the last, the seconds of a microbatch on its way to the next stage, and back.
     fn delays(&self, session: &Session, slices: &[Slice]) -> Vec<[f64; 2]> {
         let (slice_of, cluster) = (self.timetable.slice_of_stage(), &session.config().cluster);
-        let [forward, backward] = &self.few.sent;
+        let [forward, backward] = &self.few().sent;
         let seconds = |messages: &[super::small::Message], from: usize, to: usize| {
             let (from, to) = (&slices[slice_of[from]].ranks, &slices[slice_of[to]].ranks);
             if from == to {
@@ -269,8 +318,8 @@ impl Unfolded {
             end_s = end_s.max(running.now);
             running.busy = running.busy.plus(sum(slice, Part::After));
         }
-        let fullest = (0..stages).max_by_key(|&stage| self.counts[stage]).unwrap_or(0);
-        let step_s = end_s + self.at(fullest)(self.few.tail_s, self.more.tail_s);
+        let fullest = (0..stages).max_by(|&a, &b| self.counts[a].total_cmp(&self.counts[b])).unwrap_or(0);
+        let step_s = end_s + self.at(fullest)(self.few().tail_s, self.more().tail_s);
         let busiest = slices.iter().map(|slice| slice.busy).max_by(|a, b| a.sum().total_cmp(&b.sum()));
         let busiest = busiest.unwrap_or_default();
         let in_flight = (0..stages).map(|stage| self.in_flight(slice_of[stage]));

@@ -2,6 +2,10 @@
 
 use partita::Session;
 use partita::config::Config;
+use partita::models::active_parameters;
+use partita::predict::Blocks;
+use partita::predict::fold::job;
+use partita::predict::step::Software;
 use partita_base::DType;
 use partita_program::{CollectiveKind, counts};
 use partita_schedule::verify::{Interpreter, Unwatched};
@@ -87,6 +91,39 @@ fn tokens_meet_their_experts_in_two_exchanges_each_way() {
             }
         }
     }
+}
+
+/// Parameters that a token meets, in billions, as published.
+#[test]
+fn a_token_meets_the_published_part_of_a_model() {
+    for (name, more, billions) in
+        [("mixtral-8x7b", "train.batch=1", 12.9), ("deepseek-v3", "model.next_weight=0.0", 37.0)]
+    {
+        let config = Config::load(name, &[more.to_string()]).unwrap();
+        let found = active_parameters(config.model.as_ref()).unwrap().unwrap() / 1e9;
+        assert!((found / billions - 1.0).abs() < 0.02, "{name}: {found} billion");
+    }
+    let dense = Config::load("gpt2-124m", &[]).unwrap();
+    assert_eq!(active_parameters(dense.model.as_ref()).unwrap(), None);
+}
+
+/// Each token is multiplied with the matrices of its own experts: twice as many operations as parameters that it meets, and
+/// those of attention, 4 s d for each token and layer; the embedding is a lookup. Three times that with the backward pass.
+#[test]
+fn a_step_multiplies_each_token_with_its_own_experts() {
+    let sizes = "experts = 4\nhidden = 16\nkv_heads = 2";
+    let session = session("mixtral", "dp=1", sizes);
+    let cluster = partita_cost::Cluster::ready("a100-80g").unwrap();
+    let forecast = Blocks::default().forecast(&job(&session).unwrap(), &cluster, &Software::default()).unwrap();
+    let (tokens, layers, dim, sequence, vocab) = (4.0 * 6.0, 2.0, 8.0, 6.0, 32.0);
+    let model = session.config().model.with_layers(2).unwrap().build(1, DType::F64, true).unwrap();
+    let norms = 2.0 * layers * dim + dim;
+    let experts = session.config().model.experts().unwrap();
+    let met = experts.active(&model) - vocab * dim - norms;
+    // Weighing the outputs of two experts is a contraction too.
+    let weighed = 2.0 * 2.0 * dim * layers;
+    let flops = 3.0 * tokens * (2.0 * met + 4.0 * sequence * dim * layers + weighed);
+    assert!((forecast.flops / flops - 1.0).abs() < 0.02, "{} and {flops}", forecast.flops);
 }
 
 /// Parameters in billions, as published. DeepSeek's 671 are without its second head.

@@ -269,3 +269,26 @@ fn a_row_is_a_mesh_with_styles() {
     let error = read(&table(&[("layers", "eight")]), "t").unwrap_err();
     assert_eq!((error.code, error.at.as_deref()), ("E513", Some("t:2:26")));
 }
+
+/// A layer with more rows is that of few rows, stretched.
+#[test]
+fn a_layer_grows_evenly_with_its_rows() {
+    for (model, mesh) in [("gpt-350m", "tp=4"), ("llama2-7b", "dp=1")] {
+        let batch = ["train.batch=8", "train.microbatches=1"];
+        let session = session(model, &[&batch[..], &[&format!("mesh.shape='{mesh}'")]].concat());
+        let spec = job(&session).unwrap().block;
+        assert_eq!(spec.rows, 8);
+        let (mut derived, mut compiled) = (Blocks::default(), Blocks::default());
+        let (derived, compiled) = (derived.at_rows(&spec).unwrap(), compiled.of(&spec).unwrap());
+        let near = |a: f64, b: f64| (a - b).abs() <= 1e-6 * b.abs().max(1.0);
+        assert_eq!(derived.two.items.len(), compiled.two.items.len(), "{model}");
+        for (one, other) in derived.two.items.iter().zip(&compiled.two.items) {
+            assert!(near(one.flops, other.flops) && near(one.bytes, other.bytes), "{model}: {one:?} {other:?}");
+        }
+        for at in 0..3 {
+            assert!(near(derived.two.saved[at], compiled.two.saved[at]), "{model}");
+            assert!(near(derived.two.transient[at], compiled.two.transient[at]), "{model}");
+        }
+        assert!(near(derived.stream_bytes, compiled.stream_bytes) && near(derived.one.whole_flops, compiled.one.whole_flops));
+    }
+}

@@ -1,11 +1,7 @@
 //! What the search for plans says, against what a simulation of the plan it writes says.
 
 use partita::auto_plan::{AutoPlan, Candidate, Freedom, meshes};
-use partita::predict::block::Recompute;
-use partita::predict::rows::read;
-use partita::{Config, Session};
-use partita_mesh::Mesh;
-use partita_schedule::ReadyOptions;
+use partita::Session;
 use std::path::Path;
 
 /// A small model of a kind on a mesh.
@@ -32,7 +28,8 @@ fn simulated(model: &str, candidate: &Candidate, folder: &Path, more: &[&str]) -
     std::fs::write(&file, candidate.plan.to_toml()).unwrap();
     let file = format!("plan.file='{}'", file.display());
     let microbatches = format!("train.microbatches={}", candidate.microbatches);
-    let more = [more, &[file.as_str(), microbatches.as_str()]].concat();
+    let timetable = format!("train.timetable={}", candidate.timetable.name());
+    let more = [more, &[file.as_str(), microbatches.as_str(), timetable.as_str()]].concat();
     let session = session(model, &candidate.mesh.to_string(), &more);
     let price = session.with_sequence_parallel(candidate.sequence_parallel).price().unwrap();
     (price.step_s(), price.bytes())
@@ -96,70 +93,4 @@ fn given_lines_hold() {
         let lines = candidate.plan.to_toml();
         assert!(lines.contains("rowwise"), "{lines}");
     }
-}
-
-/// The plan found for the model and machine of each run of a table (`simulate --rows`), against the layout of that run under
-/// the same prices: `PARTITA_ROWS=runs.csv cargo test -- --ignored published`. Interleaved stages, which the search does not
-/// try, count as one stage for each slice.
-#[test]
-#[ignore = "reads a table of published runs, named by PARTITA_ROWS"]
-fn no_published_layout_is_predicted_to_be_faster() {
-    let file = std::env::var("PARTITA_ROWS").expect("PARTITA_ROWS names a table of runs");
-    let rows = read(&std::fs::read_to_string(&file).unwrap(), &file).unwrap();
-    let (mut compared, mut slower) = (0, Vec::new());
-    for row in &rows {
-        let Ok((job, cluster)) = &row.job else { continue };
-        if job.cp > 1 || job.pp * job.dp * job.block.tp > 4096 {
-            continue;
-        }
-        let mut config = Config::load("gpt2-124m", &[]).unwrap();
-        config.model = job.block.model.with_layers(job.layers).unwrap();
-        config.cluster = cluster.clone();
-        config.train.dtype = job.block.dtype;
-        config.train.batch = job.block.rows * job.dp * job.microbatches;
-        let session = Session::new(config).unwrap();
-        let replicas = job.dp / if job.zero == 3 { job.shard_group } else { 1 };
-        let axes = [("pp", job.pp), ("dp", replicas), ("fsdp", job.dp / replicas), ("tp", job.block.tp)];
-        let axes: Vec<(&str, usize)> = axes.into_iter().filter(|(_, size)| *size > 1).collect();
-        let mesh = Mesh::new("mesh", if axes.is_empty() { &[("dp", 1)] } else { &axes });
-        let options = ReadyOptions {
-            sequence_parallel: job.block.sequence_parallel,
-            vocab_parallel: job.block.vocab_parallel,
-            zero: job.zero.min(2),
-        };
-        let small = session.config().model.with_layers(1).unwrap();
-        let forward = small.build(1, job.block.dtype, true).unwrap().forward;
-        let mut plan = small.plan(&forward, &mesh, &options).unwrap();
-        if job.block.recompute == Recompute::Layers {
-            plan.add("layers.*", "checkpoint", "published").unwrap();
-        }
-        let published = session
-            .clone()
-            .with_mesh(mesh.clone())
-            .with_microbatches(job.microbatches)
-            .with_sequence_parallel(job.block.sequence_parallel);
-        if !session.clone().with_mesh(mesh.clone()).with_microbatches(1).is_folded() {
-            continue;
-        }
-        let Ok(price) = published.price_folded(Some(&plan)) else { continue };
-        if price.bytes() > cluster.device.memory_bytes {
-            continue;
-        }
-        let freedom = Freedom { microbatches: true, ..Freedom::default() };
-        let tried = meshes(mesh.rank_count(), 128, session.config().train.batch);
-        let best = session.with_microbatches(1).auto_plan_over(None, &tried, freedom, &|_| {}).unwrap().best;
-        compared += 1;
-        assert!(best.bytes <= cluster.device.memory_bytes);
-        if best.step_s > price.step_s() * (1.0 + 1e-9) {
-            slower.push(format!(
-                "{}: {} s with {}, published {mesh} {} s",
-                row.row,
-                best.step_s,
-                best.flags(),
-                price.step_s()
-            ));
-        }
-    }
-    println!("{compared} layouts compared");
-    assert!(compared > 0 && slower.is_empty(), "{}", slower.join("\n"));
 }

@@ -73,3 +73,29 @@ fn pipelines() {
 fn pipelines_of_several_stages_a_slice() {
     check("gpt", "pp=4", &[[8, 4]], &["train.timetable=interleaved-1f1b"]);
 }
+
+/// Layers with experts: every second one, all of them, or those behind dense ones.
+#[test]
+fn experts() {
+    let (second, all) = (["model.kind='moe-gpt'", "model.experts=4"], ["model.kind='mixtral'", "model.experts=4"]);
+    check("gpt", "ep=2", &[[8, 1], [4, 3]], &second);
+    check("llama", "dp=2,ep=2", &[[6, 1], [4, 3]], &all);
+    check("gpt", "pp=2,ep=2", &[[8, 4]], &second);
+    let behind = [
+        "model.dense_layers=1",
+        "model.dim=32",
+        "model.heads=4",
+        "model.query_rank=16",
+        "model.latent_rank=8",
+        "model.plain_features=8",
+        "model.rotary_features=4",
+        "model.value_features=8",
+        "model.hidden=64",
+        "model.expert_hidden=16",
+        "model.experts=4",
+        "model.top_k=2",
+        "model.sequence=16",
+        "model.vocab=64",
+    ];
+    check("deepseek-v3", "ep=2,tp=2", &[[7, 1]], &behind);
+}

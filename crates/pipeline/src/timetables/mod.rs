@@ -77,6 +77,8 @@ pub struct Named {
     /// Makes the timetable for these numbers of slices and microbatches, with
     /// [`Named::chunks`] times as many stages as slices.
     pub make: fn(slices: usize, microbatches: usize) -> Timetable,
+    /// Makes it with another number of stages on each slice, where it exists for any number.
+    pub with_chunks: Option<fn(slices: usize, chunks: usize, microbatches: usize) -> Timetable>,
 }
 
 /// Every timetable. The first is the default.
@@ -88,6 +90,7 @@ pub const ALL: &[Named] = &[
         chunks: 1,
         placement: Placement::Loop,
         make: one_f_one_b,
+        with_chunks: None,
     },
     Named {
         name: "gpipe",
@@ -96,6 +99,7 @@ pub const ALL: &[Named] = &[
         chunks: 1,
         placement: Placement::Loop,
         make: gpipe,
+        with_chunks: None,
     },
     Named {
         name: "looped-bfs",
@@ -104,6 +108,7 @@ pub const ALL: &[Named] = &[
         chunks: 2,
         placement: Placement::Loop,
         make: |slices, microbatches| looped_bfs(slices, 2, microbatches),
+        with_chunks: Some(looped_bfs),
     },
     Named {
         name: "interleaved-1f1b",
@@ -112,6 +117,7 @@ pub const ALL: &[Named] = &[
         chunks: 2,
         placement: Placement::Loop,
         make: |slices, microbatches| interleaved_1f1b(slices, 2, microbatches),
+        with_chunks: Some(interleaved_1f1b),
     },
     Named {
         name: "interleaved-zero-bubble",
@@ -120,6 +126,7 @@ pub const ALL: &[Named] = &[
         chunks: 2,
         placement: Placement::Loop,
         make: |slices, microbatches| interleaved_zero_bubble(slices, 2, microbatches),
+        with_chunks: Some(interleaved_zero_bubble),
     },
     Named {
         name: "zb-h1",
@@ -128,6 +135,7 @@ pub const ALL: &[Named] = &[
         chunks: 1,
         placement: Placement::Loop,
         make: zb_h1,
+        with_chunks: None,
     },
     Named {
         name: "zb-h2",
@@ -136,6 +144,7 @@ pub const ALL: &[Named] = &[
         chunks: 1,
         placement: Placement::Loop,
         make: zb_h2,
+        with_chunks: None,
     },
     Named {
         name: "zbv",
@@ -144,6 +153,7 @@ pub const ALL: &[Named] = &[
         chunks: 2,
         placement: Placement::V,
         make: zbv,
+        with_chunks: None,
     },
     Named {
         name: "v-half",
@@ -152,6 +162,7 @@ pub const ALL: &[Named] = &[
         chunks: 2,
         placement: Placement::V,
         make: v_half,
+        with_chunks: None,
     },
     Named {
         name: "v-min",
@@ -160,6 +171,7 @@ pub const ALL: &[Named] = &[
         chunks: 2,
         placement: Placement::V,
         make: v_min,
+        with_chunks: None,
     },
     Named {
         name: "dualpipev",
@@ -168,6 +180,7 @@ pub const ALL: &[Named] = &[
         chunks: 2,
         placement: Placement::V,
         make: dualpipev,
+        with_chunks: None,
     },
     Named {
         name: "inference",
@@ -176,6 +189,7 @@ pub const ALL: &[Named] = &[
         chunks: 1,
         placement: Placement::Loop,
         make: inference,
+        with_chunks: None,
     },
 ];
 
@@ -195,6 +209,30 @@ pub fn find(name: &str) -> Result<&'static Named> {
         error.help = did_you_mean(name, names);
         error
     })
+}
+
+/// The most stages on a slice that a name may ask for.
+pub const MOST_CHUNKS: usize = 64;
+
+/// The timetable and its stages on a slice, for a name with their number behind a colon: `interleaved-1f1b:4`. Nothing for
+/// a name without one.
+///
+/// # Errors
+/// E462 if there is no such timetable, or not with so many stages.
+pub fn with_chunks(name: &str) -> Result<Option<(&'static Named, usize)>> {
+    let Some((base, chunks)) = name.split_once(':') else { return Ok(None) };
+    let named = find(base)?;
+    let wanted = chunks.parse().ok().filter(|chunks| (1..=MOST_CHUNKS).contains(chunks));
+    match wanted.filter(|&chunks| chunks == named.chunks || named.with_chunks.is_some()) {
+        Some(chunks) => Ok(Some((named, chunks))),
+        None => {
+            let looped: Vec<&str> =
+                ALL.iter().filter(|named| named.with_chunks.is_some()).map(|named| named.name).collect();
+            Err(Diagnostic::new("E462", format!("there is no timetable `{name}`"))
+                .expected(format!("1 to {MOST_CHUNKS} stages on each slice behind one of {}", looped.join(", ")))
+                .found(format!("`{chunks}` behind `{base}`")))
+        }
+    }
 }
 
 /// Every timetable with its description, one a line.
