@@ -6,10 +6,11 @@
 //!
 //! Source: P. Micikevicius et al., "Mixed Precision Training", 2018, section 3.2; defaults are those of `torch.amp.GradScaler`.
 
+use crate::optim::spread_over;
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::ops::{BinaryKind, Direction};
 use partita_ir::port::{GOOD_STEPS, LOSS_SCALE, SKIPPED_STEPS};
-use partita_ir::{GraphBuilder, Role, TensorType, ValueId};
+use partita_ir::{GraphBuilder, Phase, Role, TensorType, ValueId};
 
 /// How the scale of the loss moves. Factors that are powers of two change no bit of a gradient that is finite.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -78,24 +79,42 @@ pub(crate) struct Scaler {
 impl Scaler {
     pub fn new(b: &mut GraphBuilder, scaling: LossScaling) -> Result<Scaler> {
         let count = TensorType::scalar(DType::I64);
+        let outer = std::mem::replace(&mut b.phase, Phase::InputGrad);
+        let scale = scaling.current(b)?;
+        b.phase = outer;
         Ok(Scaler {
             scaling,
-            scale: scaling.current(b)?,
+            scale,
             good_steps: b.input(GOOD_STEPS, count.clone(), Role::Input),
             skipped: b.input(SKIPPED_STEPS, count, Role::Input),
         })
     }
 
-    /// The gradients of the loss itself.
-    pub fn unscaled(&self, b: &mut GraphBuilder, gradients: &[ValueId]) -> Result<Vec<ValueId>> {
+    /// The gradients of the loss itself, as a part of the backward pass: ranks add what is divided already.
+    pub fn unscaled(
+        &self,
+        b: &mut GraphBuilder,
+        params: &[ValueId],
+        gradients: &[ValueId],
+    ) -> Result<Vec<ValueId>> {
+        let outer = (b.path.clone(), b.phase);
+        b.phase = Phase::InputGrad;
         let one = b.scalar(DType::F32, 1.0);
         let inverse = b.divide(one, self.scale)?;
-        let unscaled = gradients.iter().map(|&gradient| {
-            b.stage = crate::step::stage_of(b.graph(), gradient);
-            let inverse = crate::optim::spread_over(b, inverse, gradient)?;
-            b.multiply(gradient, inverse)
-        });
-        unscaled.collect()
+        let mut unscaled = Vec::with_capacity(gradients.len());
+        for (&parameter, &gradient) in params.iter().zip(gradients) {
+            if let Some((maker, _)) = b.graph().value(gradient).definition {
+                let maker = b.graph().node(maker).clone();
+                b.enter(&maker);
+            }
+            let inverse = spread_over(b, inverse, gradient)?;
+            let own = b.multiply(gradient, inverse)?;
+            b.graph_mut().value_mut(own).role = Role::GradOf(parameter);
+            unscaled.push(own);
+        }
+        (b.path, b.phase) = outer;
+        (b.location, b.microbatch, b.remat, b.stage) = (None, None, None, 0);
+        Ok(unscaled)
     }
 
     /// The number of steps that were taken, this one included: skipped ones do not count for an optimizer.

@@ -217,8 +217,7 @@ pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
 
     let scaler = options.loss_scaling.map(|scaling| Scaler::new(&mut b, scaling)).transpose()?;
     if let Some(scaler) = &scaler {
-        gradients = scaler.unscaled(&mut b, &gradients)?;
-        b.stage = 0;
+        gradients = scaler.unscaled(&mut b, &params, &gradients)?;
     }
     let norm = match options.grad_norm || options.clip_grad_norm.is_some() || scaler.is_some() {
         true => Some(gradient_norm(&mut b, &gradients, wide)?),

@@ -10,7 +10,7 @@ pub(super) struct Mixed {
     precision: Option<String>,
     /// The scale of the loss in the first step, where it is given.
     scale: Option<f64>,
-    interval: u32,
+    interval: u64,
 }
 
 impl Mixed {
@@ -30,7 +30,7 @@ impl Mixed {
             )?,
             interval: s.get(
                 "loss_scale_interval",
-                usual.interval,
+                u64::from(usual.interval),
                 "steps with finite gradients in a row after which the factor of the loss doubles",
             )?,
         })
@@ -57,7 +57,7 @@ impl Mixed {
             options.loss_scaling = Some(LossScaling { initial, ..LossScaling::default() });
         }
         if let Some(scaling) = &mut options.loss_scaling {
-            scaling.interval = self.interval;
+            scaling.interval = u32::try_from(self.interval).unwrap_or(u32::MAX);
         }
         options.validate()?;
         Ok(options)

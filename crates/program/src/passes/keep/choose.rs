@@ -106,8 +106,8 @@ pub(crate) fn within(items: &[Item], budget: f64) -> Option<(Choice, f64)> {
     let thinned = thin(items, large, budget);
     let by_knapsack = evaluate(items, &knapsack(items, budget));
     let candidates = [Some(small), thinned, Some(by_knapsack)].into_iter().flatten();
-    let fitting = candidates.filter(|choice| choice.bytes <= budget).map(|choice| fill(items, choice, budget));
-    let best = fitting.min_by(|a, b| a.cost.total_cmp(&b.cost))?;
+    let fitting = candidates.filter(|choice| choice.bytes <= budget).map(|choice| fill(items, choice, budget, None));
+    let best = exchanged(items, fitting.min_by(|a, b| a.cost.total_cmp(&b.cost))?, budget);
     Some((best, bound.max(0.0)))
 }
 
@@ -126,10 +126,10 @@ fn foremost(items: &[Item], chosen: impl Fn(usize) -> bool, is_largest: bool) ->
     found
 }
 
-/// Keeps further values while they fit, each time the one that saves most for its bytes.
-fn fill(items: &[Item], mut choice: Choice, budget: f64) -> Choice {
+/// Keeps further values, but not `without`, while they fit, each time the one that saves most for its bytes.
+fn fill(items: &[Item], mut choice: Choice, budget: f64, without: Option<usize>) -> Choice {
     loop {
-        let tried = foremost(items, |index| choice.repeated[index], true);
+        let tried = foremost(items, |index| choice.repeated[index] && without != Some(index), true);
         let better = tried.into_iter().filter_map(|index| {
             let mut kept = choice.kept.clone();
             kept[index] = true;
@@ -158,6 +158,30 @@ fn thin(items: &[Item], mut choice: Choice, budget: f64) -> Option<Choice> {
         choice = smaller.min_by(|a, b| a.0.total_cmp(&b.0))?.1;
     }
     Some(choice)
+}
+
+/// Larger problems are not searched for exchanges.
+const EXCHANGED: usize = 600;
+
+/// Gives up one value for others, as long as that is cheaper.
+fn exchanged(items: &[Item], mut choice: Choice, budget: f64) -> Choice {
+    if items.len() > EXCHANGED {
+        return choice;
+    }
+    loop {
+        let given_up = foremost(items, |index| choice.held[index] && items[index].cost.is_finite(), false);
+        let better = given_up.into_iter().find_map(|index| {
+            let mut kept = choice.kept.clone();
+            kept[index] = false;
+            let next = fill(items, evaluate(items, &kept), budget, Some(index));
+            let next = fill(items, next, budget, None);
+            (next.bytes <= budget && next.cost < choice.cost).then_some(next)
+        });
+        match better {
+            Some(next) => choice = next,
+            None => return choice,
+        }
+    }
 }
 
 /// The 0-1 knapsack over the values that the backward pass reads, each worth its own cost, with bytes in steps of a
