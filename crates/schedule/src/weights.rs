@@ -32,7 +32,7 @@ pub(crate) fn weights_of(graph: &Graph, modules: &Modules, module: &str) -> Vec<
 }
 
 /// The (output, input) dimensions of a weight as `module` uses it: free and contracted in a matmul,
-/// features and rows in a lookup. `(0, 1)`, PyTorch's order, if its uses do not tell; `None` for a
+/// output and input features in a convolution, features and rows in a lookup. `(0, 1)`, PyTorch's order, if its uses do not tell; `None` for a
 /// vector.
 pub(crate) fn matrix_dims(
     graph: &Graph,
@@ -59,6 +59,9 @@ pub(crate) fn matrix_dims(
             };
             let free = (0..rank).find(|d| !contracted.contains(d) && !batch.contains(d));
             return Some((free?, *contracted.first()?));
+        }
+        if let (Op::Convolution(convolution), 1) = (op, position) {
+            return Some((convolution.kernel.batch, convolution.kernel.feature));
         }
         let looks_up = matches!(op, Op::Gather(_)) || op.name() == "partita.embedding";
         (looks_up && position == 0).then_some((rank - 1, 0))

@@ -95,7 +95,7 @@ fn halos_are_the_rows_that_windows_see() {
         let built = session.build().unwrap_or_else(|error| panic!("{error}"));
         let set = session.lower(&built).unwrap_or_else(|error| panic!("{error}"));
         // Rank 1 has neighbours on both sides.
-        let counts = counts(&set, 1.min(set.programs.len() - 1));
+        let counts = counts(&set, 1);
         let row = |features: usize, width: usize| ROWS * width * features * 4;
         let (dim, wide) = (4, 8);
         let forward = counts.forward.of(CollectiveKind::CollectivePermute);

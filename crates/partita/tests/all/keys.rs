@@ -106,7 +106,10 @@ fn a_kind_that_does_not_exist_names_those_that_do() {
     let error: Box<Diagnostic> = ModelKinds::bundled().named("lama").map(|_| ()).unwrap_err();
     assert_eq!(
         (error.code, error.expected.as_deref()),
-        ("E004", Some("mlp, gpt, llama, bert, moe-gpt, mixtral, deepseek or file"))
+        (
+            "E004",
+            Some("mlp, gpt, llama, bert, moe-gpt, mixtral, deepseek, wide-resnet, vit, unet, t5 or file")
+        )
     );
     assert!(error.help.as_deref().unwrap().contains("llama"), "{error}");
     assert_eq!(ModelKinds::default().named("gpt").map(|_| ()).unwrap_err().code, "E004");
