@@ -48,8 +48,9 @@ mod workspace;
 
 pub use activation::{Activation, activation, activation_backward};
 pub use attention::{
-    AttentionOptions, Places, attention, attention_backward, attention_backward_workspace_bytes, attention_pairs,
-    attention_part, attention_part_backward, attention_part_backward_workspace_bytes, attention_workspace_bytes,
+    AttentionOptions, Places, attention, attention_backward, attention_backward_workspace_bytes,
+    attention_pairs, attention_part, attention_part_backward, attention_part_backward_workspace_bytes,
+    attention_workspace_bytes,
 };
 pub use binary::{Binary, binary};
 pub use compare::{Direction, clamp, compare, select};

@@ -109,7 +109,8 @@ fn scores(
 fn build_part(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
     let [batch, heads, s, _] = extents(b, args[0], "q")?;
     let (shape, rows) = (b.shape(args[0]), [batch, heads, s]);
-    let Scores { scores, counts, v, .. } = scores(a, b, [args[0], args[1], args[2], args[3]], args.get(4).copied())?;
+    let Scores { scores, counts, v, .. } =
+        scores(a, b, [args[0], args[1], args[2], args[3]], args.get(4).copied())?;
     let all = b.shape(scores);
     let dtype = b.ty(scores).dtype;
     let max = b.reduce_max(scores, &[4])?;

@@ -23,8 +23,8 @@ mod softmax;
 mod tests;
 mod uniform;
 
-pub use attention::{ATTENTION, attention_window};
 pub(crate) use attention::head_factors;
+pub use attention::{ATTENTION, attention_window};
 pub use attention_part::{ATTENTION_PART, ATTENTION_PART_GRADIENT};
 pub use cross_entropy::CROSS_ENTROPY;
 pub use dot_general_add::{DOT_GENERAL_ADD, dot_general_dims};

@@ -47,7 +47,8 @@ fn masked_attention_is_that_of_pytorch() {
     let (queries, keys) = ([2, 4, 6, 3], [2, 2, 6, 3]);
     let operands = [numbers(0, queries), numbers(1, keys), numbers(2, keys)];
     let documents: [&[std::ops::Range<i32>]; 2] = [&[0..3, 3..6], &[0..1, 1..5, 5..6]];
-    let limits = documents.iter().flat_map(|row| (0..6).map(|at| row.iter().find(|own| own.contains(&at)).unwrap()));
+    let limits =
+        documents.iter().flat_map(|row| (0..6).map(|at| row.iter().find(|own| own.contains(&at)).unwrap()));
     let limits = limits.flat_map(|own| [own.start, own.end]).collect::<Vec<i32>>();
     let limits = Literal::new([2, 6, 2], limits);
     let recorded = include_str!("../../../../tests/attention/recorded.txt");

@@ -1,8 +1,6 @@
 //! Forward pass of attention: blocks of queries by blocks of keys, with a running softmax.
 
-use super::blocks::{
-    Problem, Rows, after, ahead, exponentials, in_place, inverse, load, scale_rows, store,
-};
+use super::blocks::{Problem, Rows, after, ahead, exponentials, in_place, inverse, load, scale_rows, store};
 use super::part;
 use crate::element::{Element, Float, Number, Real};
 use crate::gemm::RowsAhead;

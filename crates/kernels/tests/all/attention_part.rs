@@ -162,8 +162,9 @@ proptest! {
 fn runs_of_positions_are_seen_where_they_are() {
     let (length, width) = (150, 8);
     let draw = &mut Draw(11);
-    let tensor =
-        |draw: &mut Draw, heads: usize| Tensor::random(draw, DType::F64, &[1, heads, 2 * length, width], |d| d.unit());
+    let tensor = |draw: &mut Draw, heads: usize| {
+        Tensor::random(draw, DType::F64, &[1, heads, 2 * length, width], |d| d.unit())
+    };
     let (q, dout) = (tensor(draw, 2), tensor(draw, 2));
     let [k, v] = [(); 2].map(|()| {
         let values = tensor(draw, 1).values();
@@ -183,16 +184,27 @@ fn runs_of_positions_are_seen_where_they_are() {
         let mut lse = Tensor::zeros(DType::F64, &rows);
         let mut workspace = vec![0xFF; attention_workspace_bytes(DType::F64, 2 * length, 2 * length, width)];
         let whole = AttentionOptions { places, visible, ..options };
-        attention_part(kernels, [&q.view(), &k.view(), &v.view()], 2 * length, &whole,
-            [&mut out.view_mut(), &mut lse.view_mut()], &mut workspace);
+        attention_part(
+            kernels,
+            [&q.view(), &k.view(), &v.view()],
+            2 * length,
+            &whole,
+            [&mut out.view_mut(), &mut lse.view_mut()],
+            &mut workspace,
+        );
         let delta = Tensor::zeros(DType::F64, &rows);
         let bytes = attention_part_backward_workspace_bytes(DType::F64, 2, 2 * length, 2 * length, width);
         let mut workspace = vec![0xFF; bytes];
         let mut gradients = [&q, &k, &v].map(|x| Tensor::zeros(DType::F64, &x.shape));
         let [dq, dk, dv] = &mut gradients;
-        attention_part_backward(kernels,
-            [&q.view(), &k.view(), &v.view(), &lse.view(), &delta.view(), &dout.view()], 2 * length, &whole,
-            [&mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut()], &mut workspace);
+        attention_part_backward(
+            kernels,
+            [&q.view(), &k.view(), &v.view(), &lse.view(), &delta.view(), &dout.view()],
+            2 * length,
+            &whole,
+            [&mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut()],
+            &mut workspace,
+        );
         let mut sums = [&q, &k, &v].map(|x| vec![0.0; x.len()]);
         let mut right = vec![0.0; q.len()];
         for run in 0..2 {
@@ -202,8 +214,10 @@ fn runs_of_positions_are_seen_where_they_are() {
                     let heads = x.shape[1];
                     let at = |h: usize, i: usize| (h * 2 * length + run * length + i) * width;
                     let all = (0..heads).flat_map(|h| (0..length).map(move |i| (h, i)));
-                    let values: Vec<f64> =
-                        all.flat_map(|(h, i)| (0..width).map(move |d| at(h, i) + d)).map(|i| x.get(i)).collect();
+                    let values: Vec<f64> = all
+                        .flat_map(|(h, i)| (0..width).map(move |d| at(h, i) + d))
+                        .map(|i| x.get(i))
+                        .collect();
                     Tensor::of(DType::F64, &[1, heads, length, width], &values)
                 };
                 let [own_q, own_dout] = [&q, &dout].map(|x| half(x, run));
@@ -216,20 +230,37 @@ fn runs_of_positions_are_seen_where_they_are() {
                 let own_limits: Vec<f64> =
                     (0..2 * length).map(|i| limits.get(2 * run * length + i)).collect();
                 let own_limits = Tensor::of(DType::I32, &[1, length, 2], &own_limits);
-                let places =
-                    Places { runs: 1, queries: [starts[0][run], 0], keys: [starts[1][of_keys], 0] };
+                let places = Places { runs: 1, queries: [starts[0][run], 0], keys: [starts[1][of_keys], 0] };
                 let visible = is_limited.then(|| own_limits.view());
                 let options = AttentionOptions { places, visible, ..options };
                 let mut part = Tensor::zeros(DType::F64, &own_q.shape);
                 let mut part_lse = Tensor::zeros(DType::F64, &[1, 2, length]);
-                attention_part(kernels, [&own_q.view(), &own_k.view(), &own_v.view()], length, &options,
-                    [&mut part.view_mut(), &mut part_lse.view_mut()], &mut workspace);
+                attention_part(
+                    kernels,
+                    [&own_q.view(), &own_k.view(), &own_v.view()],
+                    length,
+                    &options,
+                    [&mut part.view_mut(), &mut part_lse.view_mut()],
+                    &mut workspace,
+                );
                 let zeros = Tensor::zeros(DType::F64, &[1, 2, length]);
                 let mut own = [&own_q, &own_k, &own_v].map(|x| Tensor::zeros(DType::F64, &x.shape));
                 let [dq, dk, dv] = &mut own;
-                attention_part_backward(kernels,
-                    [&own_q.view(), &own_k.view(), &own_v.view(), &own_lse.view(), &zeros.view(), &own_dout.view()],
-                    length, &options, [&mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut()], &mut workspace);
+                attention_part_backward(
+                    kernels,
+                    [
+                        &own_q.view(),
+                        &own_k.view(),
+                        &own_v.view(),
+                        &own_lse.view(),
+                        &zeros.view(),
+                        &own_dout.view(),
+                    ],
+                    length,
+                    &options,
+                    [&mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut()],
+                    &mut workspace,
+                );
                 for (which, own) in own.iter().enumerate() {
                     let of = if which == 0 { run } else { of_keys };
                     for at in 0..own.len() {
@@ -251,6 +282,9 @@ fn runs_of_positions_are_seen_where_they_are() {
             (0..found.len()).all(|at| (found.get(at) - right[at]).abs() < 1e-11)
         };
         assert!(close(&out, &right), "{window:?} {is_limited}");
-        assert!(gradients.iter().zip(&sums).all(|(found, right)| close(found, right)), "{window:?} {is_limited}");
+        assert!(
+            gradients.iter().zip(&sums).all(|(found, right)| close(found, right)),
+            "{window:?} {is_limited}"
+        );
     }
 }

@@ -146,3 +146,22 @@ fn models_by_name_have_the_published_sizes() {
         assert!((found / billions - 1.0).abs() < allowed, "{name}: {found} billion");
     }
 }
+
+/// Of experts that drop no token, what ranks tell each other in a layer.
+#[test]
+fn tokens_of_experts_that_drop_nothing_travel_once_each_way() {
+    for (mesh, shards) in [("ep=2", 2), ("ep=4", 4)] {
+        for layers in [1, 2] {
+            let sizes = format!("experts = 4\nkv_heads = 1\nhidden = 6\nbalance = 0.0\nlayers = {layers}");
+            let session = session("mixtral", mesh, &sizes.replace("layers = ", "every = 1 # "));
+            let built = session.build().unwrap_or_else(|error| panic!("{error}"));
+            let set = session.lower(&built).unwrap_or_else(|error| panic!("{error}"));
+            let counts = counts(&set, 0);
+            println!(
+                "{mesh} {shards} {layers} {:?} {:?}",
+                crate::counts::seen(&counts.forward),
+                crate::counts::seen(&counts.backward)
+            );
+        }
+    }
+}

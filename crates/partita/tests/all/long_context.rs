@@ -87,7 +87,8 @@ fn zigzag_order_changes_nothing() {
 
 #[test]
 fn zigzag_order_needs_a_causal_mask_and_two_chunks_for_each_rank() {
-    for (name, mesh, found) in [("gpt", "cp=3", "8 tokens, causal"), ("bert", "cp=2", "8 tokens, not causal")] {
+    for (name, mesh, found) in [("gpt", "cp=3", "8 tokens, causal"), ("bert", "cp=2", "8 tokens, not causal")]
+    {
         let mesh = format!("mesh.shape={mesh}");
         let session = session(name, &["model.sequence=8", "model.layers=1", &mesh, ZIGZAG]);
         let error = session.build().unwrap_err();
@@ -229,11 +230,36 @@ fn the_cpu_computes_what_one_device_does() {
         assert!(report.ok, "{line}: {:?}", report.worst());
     }
     for line in [RING, ULYSSES, ZIGZAG] {
-        let all = ["mesh.shape=cp=2", "model.dim=24", "model.heads=4", "model.layers=1", "model.sequence=8", line];
+        let all =
+            ["mesh.shape=cp=2", "model.dim=24", "model.heads=4", "model.layers=1", "model.sequence=8", line];
         let all = [&all[..], &["model.window=3", "model.documents=true"]].concat();
         let session = session("gpt", &all);
         let verified = session.verify(6, &session.step_runner(), &Unwatched);
         let report = verified.unwrap_or_else(|e| panic!("{line}: {e}")).report;
         assert!(report.ok, "{line}: {:?}", report.worst());
     }
+}
+
+/// What the line `auto` stands for: heads where there are enough, else a ring; in zigzag order where one is possible.
+#[test]
+fn attention_is_chosen_by_cost() {
+    let chosen = |kind: &str, mesh: &str, more: &[&str]| {
+        let mesh = format!("mesh.shape={mesh}");
+        let mut all = vec!["cluster.name=a100-80g", "train.batch=4", "model.layers=1", "model.dim=1024"];
+        all.extend([mesh.as_str(), "train.dtype=bf16", "plan.layers.*.attn=auto"]);
+        all.extend(more);
+        let session = session(kind, &all);
+        let model = session.model().unwrap_or_else(|error| panic!("{error}"));
+        let plan = session.plan(&model).unwrap_or_else(|error| panic!("{error}"));
+        let line = plan.entries.iter().find(|entry| entry.modules == "layers.*.attn").expect("it is there");
+        println!("{kind} {mesh} {more:?} {}", line.describe());
+        line.primitive.to_string()
+    };
+    let many = ["model.heads=16", "model.kv_heads=16", "model.sequence=8192"];
+    let few = ["model.heads=16", "model.kv_heads=2", "model.sequence=8192"];
+    assert_eq!(chosen("llama", "cp=4", &many), "ulysses");
+    assert_eq!(chosen("llama", "cp=8", &few), "ring(zigzag=true)");
+    assert_eq!(chosen("llama", "cp=8", &[&few[..2], &["model.sequence=8200"]].concat()), "ring");
+    assert_eq!(chosen("bert", "cp=8", &["model.heads=4", "model.sequence=8192"]), "ring");
+    check("gpt", "cp=2", &["plan.layers.*.attn=auto"]);
 }

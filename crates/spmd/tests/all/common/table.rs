@@ -548,6 +548,18 @@ fn composites(t: &mut Table) {
         operands.push(place);
         t.composite(&ATTENTION_PART_GRADIENT, &attributes, operands, 0);
     }
+    for gated in [false, true] {
+        let mut operands = vec![t.x(&[n, 3, 2]), t.x(&[n, 3, 2])];
+        // Each choice has one expert.
+        let own = (0..n * 24).map(|at| f64::from(u8::from(at % 4 == (at / 4 * 3 + 1) % 4)));
+        let own = Literal::from_f64(&t.x(&[n, 3, 2, 4]).ty, own);
+        operands.push(own);
+        operands.extend((0..1 + usize::from(gated)).map(|_| t.x(&[4, 5, 2])).collect::<Vec<_>>());
+        operands.push(t.x(&[4, 2, 5]));
+        t.add("experts", Experts, operands.clone());
+        operands.push(t.x(&[n, 3, 2]));
+        t.add("experts gradient", ExpertsGradient, operands);
+    }
     for template in [&RANDOM_BITS, &UNIFORM, &NORMAL] {
         let dims = Attribute::Ints(vec![n as i64, 4]);
         let attributes = [
