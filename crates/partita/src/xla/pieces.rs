@@ -174,7 +174,8 @@ impl<'a> Cutter<'a> {
             }
         }
         let mut returned: BTreeMap<Turn, Vec<usize>> = BTreeMap::new();
-        let received = |value: ValueId| stage.received().iter().any(|&(position, _)| graph.inputs[position] == value);
+        let received =
+            |value: ValueId| stage.received().iter().any(|&(position, _)| graph.inputs[position] == value);
         for (position, _) in stage.returned() {
             // The stage that computed it returns it, too.
             if received(graph.outputs[position]) {

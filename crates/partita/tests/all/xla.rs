@@ -168,7 +168,7 @@ fn pieces_of_stages_read_what_pieces_before_them_return() {
             }
         }
         let parameters = step.state.keys().collect::<BTreeSet<_>>();
-        assert!(parameters.iter().all(|name| replaced.contains_key(**name)), "{mesh}: not all are updated");
+        assert!(parameters.iter().all(|name| replaced.contains_key(*name)), "{mesh}: not all are updated");
     }
 }
 
