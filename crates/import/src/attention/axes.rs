@@ -74,7 +74,9 @@ impl Axes {
                 let same = operand.iter().product::<usize>() == result.iter().product::<usize>();
                 same.then(|| places.iter().map(|&place| dims[place].clone()).collect())
             }
-            ViewMap::Identity | ViewMap::Slice { .. } | ViewMap::Reverse { .. } | ViewMap::Window { .. } => None,
+            ViewMap::Identity | ViewMap::Slice { .. } | ViewMap::Reverse { .. } | ViewMap::Window { .. } => {
+                None
+            }
         }
     }
 
@@ -82,7 +84,9 @@ impl Axes {
     /// repeated along the keys; `None` for other repetitions, and where the view drops elements.
     pub fn behind(&self, view: ViewMap, operand: &[usize], result: &[usize], dims: &Dims) -> Option<Dims> {
         match view {
-            ViewMap::Transpose { permutation } => Some(permutation.iter().map(|&dim| dims[dim].clone()).collect()),
+            ViewMap::Transpose { permutation } => {
+                Some(permutation.iter().map(|&dim| dims[dim].clone()).collect())
+            }
             ViewMap::Reshape => self.regrouped(dims.iter().flatten().copied(), result),
             ViewMap::Broadcast { dims: places } => {
                 let mut behind: Vec<Option<Vec<Axis>>> =
@@ -102,7 +106,9 @@ impl Axes {
                 let repeats = behind.iter().flatten().filter(|&&axis| axis == columns).count();
                 (repeats <= 1).then_some(behind)
             }
-            ViewMap::Identity | ViewMap::Slice { .. } | ViewMap::Reverse { .. } | ViewMap::Window { .. } => None,
+            ViewMap::Identity | ViewMap::Slice { .. } | ViewMap::Reverse { .. } | ViewMap::Window { .. } => {
+                None
+            }
         }
     }
 }

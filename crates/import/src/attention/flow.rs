@@ -93,15 +93,40 @@ fn sides<'n>(graph: &'n Graph, node: &'n Node, dot: &'n DotGeneral) -> [Side<'n>
     [(0, &dot.lhs_batch, &dot.lhs_contracting), (1, &dot.rhs_batch, &dot.rhs_contracting)].map(
         |(operand, batch, contracting)| {
             let shape = &graph.ty(node.operands[operand]).shape[..];
-            let free = (0..shape.len()).filter(|dim| !batch.contains(dim) && !contracting.contains(dim)).collect();
+            let free =
+                (0..shape.len()).filter(|dim| !batch.contains(dim) && !contracting.contains(dim)).collect();
             Side { batch, contracting, free, shape }
         },
     )
 }
 
+/// The extents of the axes that each batch dimension of a matmul joins: several if a reader of the result sees it apart.
+fn batch_axes(graph: &Graph, readers: &[(NodeId, usize)], side: &Side) -> Vec<Vec<usize>> {
+    let whole: Vec<Vec<usize>> = side.large(side.batch).map(|dim| vec![side.shape[dim]]).collect();
+    let apart = |reader: &(NodeId, usize)| -> Option<Vec<Vec<usize>>> {
+        let node = graph.node(reader.0);
+        let Traits::View(ViewMap::Reshape) = graph.traits(node) else { return None };
+        let (old, new) = (&graph.ty(node.operands[0]).shape, &graph.ty(node.results[0]).shape);
+        let behind = &old[side.batch.len()..];
+        let mut parts = new.strip_suffix(behind)?.iter().copied().filter(|&extent| extent > 1);
+        let mut axes = Vec::with_capacity(whole.len());
+        for extent in whole.iter().flatten() {
+            let mut own: Vec<usize> = Vec::new();
+            while own.iter().product::<usize>() < *extent {
+                own.push(parts.next()?);
+            }
+            axes.push(own);
+        }
+        let fits = axes.iter().zip(&whole).all(|(own, whole)| own.iter().product::<usize>() == whole[0]);
+        (fits && parts.next().is_none()).then_some(axes)
+    };
+    readers.iter().find_map(apart).unwrap_or(whole)
+}
+
 /// The dimensions of a matmul's result.
 fn product_dims(sides: &[Side; 2], dims: [&Dims; 2]) -> Dims {
-    let of = |side: usize, some: &[usize]| some.iter().map(move |&dim| dims[side][dim].clone()).collect::<Dims>();
+    let of =
+        |side: usize, some: &[usize]| some.iter().map(move |&dim| dims[side][dim].clone()).collect::<Dims>();
     [of(0, sides[0].batch), of(0, &sides[0].free), of(1, &sides[1].free)].concat()
 }
 
@@ -135,23 +160,30 @@ impl<'g> Flow<'g> {
         let node = graph.node(seed);
         let Op::DotGeneral(dot) = &node.op else { return None };
         let sides = sides(graph, node, dot);
+        if sides.iter().any(|side| side.shape.contains(&0)) {
+            return None;
+        }
         let only = |side: &Side, dims: &[usize]| -> Option<usize> {
             let mut large = side.large(dims);
             large.next().filter(|_| large.next().is_none())
         };
         let mut dims = [vec![Vec::new(); sides[0].shape.len()], vec![Vec::new(); sides[1].shape.len()]];
-        let batch: Vec<usize> = sides[0].large(sides[0].batch).map(|dim| sides[0].shape[dim]).collect();
+        let batch = batch_axes(graph, &uses[node.results[0].index()], &sides[0]);
         let free = [only(&sides[0], &sides[0].free)?, only(&sides[1], &sides[1].free)?];
         let (queries, keys) = if queries_left { (0, 1) } else { (1, 0) };
         let depth = only(&sides[0], sides[0].contracting)?;
         let axes = Axes::new(
-            batch,
+            batch.concat(),
             sides[queries].shape[free[queries]],
             sides[keys].shape[free[keys]],
             sides[0].shape[depth],
         );
         for (side, dims) in sides.iter().zip(&mut dims) {
-            side.large(side.batch).enumerate().for_each(|(axis, dim)| dims[dim] = vec![axis]);
+            let mut first = 0;
+            for (dim, parts) in side.large(side.batch).zip(&batch) {
+                dims[dim] = (first..first + parts.len()).collect();
+                first += parts.len();
+            }
             side.large(side.contracting).for_each(|dim| dims[dim] = vec![axes.depth()]);
         }
         dims[queries][free[queries]] = vec![axes.rows()];
@@ -184,8 +216,9 @@ impl<'g> Flow<'g> {
 
     /// The values that have a meaning, without those that the attention reads.
     pub fn inside(&self) -> impl Iterator<Item = ValueId> {
-        let reads =
-            |meaning: &Meaning| matches!(meaning, Meaning::Queries | Meaning::Keys | Meaning::Values | Meaning::Cotangent);
+        let reads = |meaning: &Meaning| {
+            matches!(meaning, Meaning::Queries | Meaning::Keys | Meaning::Values | Meaning::Cotangent)
+        };
         self.meanings.iter().filter(move |(_, (meaning, _))| !reads(meaning)).map(|(&value, _)| value)
     }
 
@@ -206,7 +239,9 @@ impl<'g> Flow<'g> {
         let (old, new) = (self.graph.ty(value), self.graph.ty(current.value));
         let dims = match self.graph.traits(node) {
             Traits::View(view) => self.axes.before(view, &old.shape, &new.shape, &current.dims)?,
-            Traits::Elementwise(Elementwise::Convert) if conversions && old.dtype.is_float() => current.dims.clone(),
+            Traits::Elementwise(Elementwise::Convert) if conversions && old.dtype.is_float() => {
+                current.dims.clone()
+            }
             _ => return None,
         };
         Some(Operand { value, dims })
@@ -262,7 +297,9 @@ impl<'g> Flow<'g> {
             Traits::Elementwise(Elementwise::Compare(compare)) => {
                 let (a, b) = (self.known(node.operands[0])?, self.known(node.operands[1])?);
                 let is_maximum = match (&a.0, &b.0) {
-                    (Meaning::Scores(a), Meaning::Maximum(b)) | (Meaning::Maximum(a), Meaning::Scores(b)) => a == b,
+                    (Meaning::Scores(a), Meaning::Maximum(b)) | (Meaning::Maximum(a), Meaning::Scores(b)) => {
+                        a == b
+                    }
                     _ => false,
                 };
                 let fits = is_maximum && compare.direction == Direction::Eq && a.1 == b.1;
@@ -275,7 +312,9 @@ impl<'g> Flow<'g> {
             // Scores may be shifted by any number: that no gradient flows through it changes nothing.
             Traits::Elementwise(Elementwise::Bitcast) => {
                 let same = self.graph.ty(node.results[0]) == self.graph.ty(node.operands[0]);
-                self.known(node.operands[0]).filter(|(m, _)| same && matches!(m, Meaning::Maximum(_))).cloned()
+                self.known(node.operands[0])
+                    .filter(|(m, _)| same && matches!(m, Meaning::Maximum(_)))
+                    .cloned()
             }
             _ => None,
         }
@@ -427,13 +466,17 @@ impl<'g> Flow<'g> {
             let mut batch = axes_of(&dims, own.batch);
             batch.sort_unstable();
             let (over, free) = (axes_of(&dims, own.contracting), axes_of(&dims, &own.free));
-            let ([over], [free], true) = (&over[..], &free[..], batch.iter().copied().eq(0..self.axes.batch())) else {
+            let ([over], [free], true) =
+                (&over[..], &free[..], batch.iter().copied().eq(0..self.axes.batch()))
+            else {
                 continue;
             };
             let [rows, columns, depth] = [self.axes.rows(), self.axes.columns(), self.axes.depth()];
             let (new, role, other_free) = match &meaning {
                 Meaning::Values if [*over, *free] == [depth, columns] => (None, Meaning::Cotangent, rows),
-                Meaning::Terms(terms) if [*over, *free] == [columns, rows] || [*over, *free] == [rows, columns] => {
+                Meaning::Terms(terms)
+                    if [*over, *free] == [columns, rows] || [*over, *free] == [rows, columns] =>
+                {
                     let by_keys = *over == columns;
                     let (product, factor, role) = if terms.is_weights() {
                         match by_keys {
@@ -502,7 +545,9 @@ impl<'g> Flow<'g> {
 /// The result of an op of two values with meanings, of the same dimensions.
 fn both(kind: BinaryKind, a: &Meaning, b: &Meaning) -> Option<Meaning> {
     match (kind, a, b) {
-        (BinaryKind::Subtract, Meaning::Scores(a), Meaning::Maximum(b)) if a == b => Some(Meaning::Shifted(*a)),
+        (BinaryKind::Subtract, Meaning::Scores(a), Meaning::Maximum(b)) if a == b => {
+            Some(Meaning::Shifted(*a))
+        }
         (BinaryKind::Multiply, Meaning::Terms(terms), Meaning::IsMaximum)
         | (BinaryKind::Multiply, Meaning::IsMaximum, Meaning::Terms(terms))
         | (BinaryKind::Divide, Meaning::Terms(terms), Meaning::Maxima)

@@ -100,16 +100,19 @@ impl Attention {
                 result.factor = 1.0;
             }
         }
-        let gradients: Vec<&Found> = results.iter().filter(|found| found.product != Product::Output).collect();
+        let gradients: Vec<&Found> =
+            results.iter().filter(|found| found.product != Product::Output).collect();
         let mut operands = vec![flow.queries.clone(), flow.keys.clone(), flow.values.clone()?];
         if !gradients.is_empty() {
             operands.push(flow.cotangent.clone()?);
         }
         let rank = |dtype: DType| dtype.bits();
-        let dtype = operands[..3].iter().map(|operand| graph.ty(operand.value).dtype).max_by_key(|&d| rank(d))?;
+        let dtype =
+            operands[..3].iter().map(|operand| graph.ty(operand.value).dtype).max_by_key(|&d| rank(d))?;
         let operands: Vec<Operand> = operands.iter().map(|operand| flow.before_views(operand)).collect();
         // A composite takes the place of the first of its results: what it reads must be known by then.
-        let defined = |operand: &Operand| graph.value(operand.value).definition.map_or(0, |(node, _)| node.index() + 1);
+        let defined =
+            |operand: &Operand| graph.value(operand.value).definition.map_or(0, |(node, _)| node.index() + 1);
         let ready = operands.iter().map(defined).max()?;
         let in_order = gradients.iter().all(|found| found.node.index() >= ready);
         let is_requested = |value: ValueId| {
@@ -118,10 +121,9 @@ impl Attention {
         };
         let attention = Attention { axes: flow.axes.clone(), scores, operands, results, dtype };
         let inner: BTreeSet<usize> = flow.weights.iter().chain([&seed]).map(|node| node.index()).collect();
-        let fits = dtype.is_float()
-            && in_order
-            && !flow.inside().any(is_requested)
-            && !attention.leaves_read(graph, &inner);
+        let computes = matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64);
+        let fits =
+            computes && in_order && !flow.inside().any(is_requested) && !attention.leaves_read(graph, &inner);
         fits.then_some(attention)
     }
 
@@ -162,12 +164,19 @@ impl Attention {
         let value = permuted(b, value, &own, &order)?;
         let shape = sizes(&order);
         let (batch, rest) = shape.split_at(shape.len() - 2);
-        let (heads, batch) = batch.split_last().map_or((1, 1), |(&heads, rest)| (heads, rest.iter().product()));
+        let (heads, batch) =
+            batch.split_last().map_or((1, 1), |(&heads, rest)| (heads, rest.iter().product()));
         b.reshape(value, &[&[batch, heads], rest].concat())
     }
 
     /// A result of the composite with these dimensions and this type.
-    fn arranged(&self, b: &mut GraphBuilder, value: ValueId, dims: &Dims, ty: &TensorType) -> Result<ValueId> {
+    fn arranged(
+        &self,
+        b: &mut GraphBuilder,
+        value: ValueId,
+        dims: &Dims,
+        ty: &TensorType,
+    ) -> Result<ValueId> {
         let own: Vec<Axis> = dims.iter().flatten().copied().collect();
         let is_row = own.contains(&self.axes.rows());
         let order = self.order(if is_row { self.axes.rows() } else { self.axes.columns() });
@@ -179,10 +188,8 @@ impl Attention {
     }
 
     fn attributes(&self) -> Attributes {
-        let attributes = [
-            ("causal", Attribute::Bool(self.scores.causal)),
-            ("scale", Attribute::Float(self.scores.scale)),
-        ];
+        let attributes =
+            [("causal", Attribute::Bool(self.scores.causal)), ("scale", Attribute::Float(self.scores.scale))];
         attributes.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
     }
 

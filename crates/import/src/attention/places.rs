@@ -1,6 +1,7 @@
 //! Masks that follow from places alone: which numbers a value has where a linear function of the indices is not negative,
 //! and which elsewhere. Counters, comparisons, constants and choices among them are followed back to what they compute.
 
+use partita_base::DType;
 use partita_ir::ops::{BinaryKind, Compare, Direction, UnaryKind};
 use partita_ir::traits::{ConstantOp, Elementwise, ViewMap};
 use partita_ir::{Graph, Literal, Node, Traits, ValueId};
@@ -59,7 +60,7 @@ fn places(graph: &Graph, value: ValueId, depth: usize) -> Option<Places> {
     let rank = graph.ty(value).rank();
     match graph.traits(node) {
         Traits::Constant(ConstantOp::OfAll(constant)) => literal(&constant.value),
-        Traits::Iota { dim } => {
+        Traits::Iota { dim } if counts(graph.ty(value).dtype) => {
             let mut steps = vec![0; rank];
             steps[dim] = 1;
             Some(Places::Count(Line { steps, start: 0 }))
@@ -74,6 +75,7 @@ fn places(graph: &Graph, value: ValueId, depth: usize) -> Option<Places> {
             joined(&[&choice, &yes, &no], |numbers| Some(numbers[if numbers[0] != 0.0 { 1 } else { 2 }]))
         }
         Traits::Elementwise(Elementwise::Clamp | Elementwise::Bitcast)
+        | Traits::Iota { .. }
         | Traits::Constant(ConstantOp::ByRank(_))
         | Traits::Collective(_)
         | Traits::Opaque
@@ -81,17 +83,23 @@ fn places(graph: &Graph, value: ValueId, depth: usize) -> Option<Places> {
     }
 }
 
+/// Whether indices and their differences do not wrap around in this type.
+fn counts(dtype: DType) -> bool {
+    matches!(dtype, DType::I32 | DType::I64 | DType::F32 | DType::F64)
+}
+
 /// A constant: a splat, or numbers in two dimensions that are one on and below a diagonal, another above it.
 fn literal(value: &Literal) -> Option<Places> {
-    let numbers = || value.to_f64();
     if value.is_splat() {
-        return numbers().first().copied().map(Places::Splat);
+        let first = (value.ty.element_count() > 0)
+            .then(|| value.window(&vec![0; value.ty.rank()], &vec![1; value.ty.rank()]));
+        return first.map(|first| Places::Splat(first.to_f64()[0]));
     }
     let shape = &value.ty.shape;
     let large: Vec<usize> = (0..shape.len()).filter(|&dim| shape[dim] > 1).collect();
     let [row, column] = large[..] else { return None };
     let (rows, columns) = (shape[row], shape[column]);
-    let numbers = numbers();
+    let numbers = value.to_f64();
     let (inside, outside) = (numbers[(rows - 1) * columns], numbers[columns - 1]);
     let seen = numbers[..columns].iter().take_while(|&&number| number == inside).count();
     let start = seen as i64 - 1;
@@ -156,17 +164,17 @@ fn viewed(graph: &Graph, node: &Node, view: ViewMap, places: Places) -> Option<P
 fn converted(graph: &Graph, node: &Node, places: Places) -> Option<Places> {
     let to = graph.ty(node.results[0]).dtype;
     match places {
-        Places::Count(line) => (!to.is_complex() && to.bits() >= 32).then_some(Places::Count(line)),
+        Places::Count(line) => counts(to).then_some(Places::Count(line)),
         other if to.is_float() => Some(other),
         other => joined(&[&other], |numbers| {
-            let number = if to == partita_base::DType::Bool { f64::from(numbers[0] != 0.0) } else { numbers[0] };
+            let number = if to == DType::Bool { f64::from(numbers[0] != 0.0) } else { numbers[0] };
             (number.fract() == 0.0 && number.abs() <= 127.0).then_some(number)
         }),
     }
 }
 
 fn unary(graph: &Graph, node: &Node, kind: UnaryKind, places: Places) -> Option<Places> {
-    let is_boolean = graph.ty(node.results[0]).dtype == partita_base::DType::Bool;
+    let is_boolean = graph.ty(node.results[0]).dtype == DType::Bool;
     match (kind, places) {
         (UnaryKind::Negate, Places::Count(line)) => {
             let steps = line.steps.iter().map(|step| -step).collect();
@@ -269,7 +277,13 @@ fn joined(values: &[&Places], function: impl Fn(&[f64]) -> Option<f64>) -> Optio
             .map(|value| match value {
                 Places::Splat(number) => *number,
                 Places::Count(_) => f64::NAN,
-                Places::Split { inside, outside, .. } => if is_inside { *inside } else { *outside },
+                Places::Split { inside, outside, .. } => {
+                    if is_inside {
+                        *inside
+                    } else {
+                        *outside
+                    }
+                }
             })
             .collect();
         function(&numbers)

@@ -104,12 +104,12 @@ impl Terms {
         Some(sum)
     }
 
-    /// One over a single term that is nowhere 0 by itself.
+    /// One over a power of the sums of exponentials, which are nowhere 0.
     pub fn inverse(&self) -> Option<Terms> {
         let (term, &factor) = self.0.first_key_value().filter(|_| self.0.len() == 1)?;
-        let is_positive = term.g == 0 && term.d == 0;
-        let term = Term { e: term.e.checked_neg()?, z: term.z.checked_neg()?, g: 0, d: 0 };
-        is_positive.then(|| Terms(BTreeMap::from([(term, factor.recip())])))
+        let inverse = Term { z: term.z.checked_neg()?, ..Term::default() };
+        (*term == Term { z: term.z, ..Term::default() })
+            .then(|| Terms(BTreeMap::from([(inverse, factor.recip())])))
     }
 
     /// The sum over the keys of each row, of which there are `columns`; `None` where it is none of the known quantities.

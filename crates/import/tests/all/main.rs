@@ -1,5 +1,6 @@
 //! Every integration test of the crate in one binary, which links once.
 
+mod attention;
 mod bad_files;
 mod common;
 mod dialects;
