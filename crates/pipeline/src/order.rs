@@ -118,7 +118,9 @@ impl Order {
     pub fn timetable(&self, slices: usize, microbatches: usize) -> Result<Timetable> {
         self.slice_of_stage(slices)?;
         let timetable = match self {
-            Order::Looped(_, Named { with_chunks: Some(make), .. }, chunks) => make(slices, *chunks, microbatches),
+            Order::Looped(_, Named { with_chunks: Some(make), .. }, chunks) => {
+                make(slices, *chunks, microbatches)
+            }
             Order::Named(named) | Order::Looped(_, named, _) => (named.make)(slices, microbatches),
             Order::Given(_, timetable) => timetable.clone(),
         };
@@ -172,7 +174,9 @@ mod tests {
         assert_eq!(timetable.slice_of_stage(), order.slice_of_stage(4).unwrap());
         assert_eq!(timetable.slices, timetables::interleaved_1f1b(4, 3, 8).slices);
         assert_eq!(Order::named("interleaved-1f1b:2").unwrap(), Order::named("interleaved-1f1b").unwrap());
-        for name in ["1f1b:2", "zbv:4", "interleaved-1f1b:0", "interleaved-1f1b:65", "looped-bfs:x", "other:2"] {
+        for name in
+            ["1f1b:2", "zbv:4", "interleaved-1f1b:0", "interleaved-1f1b:65", "looped-bfs:x", "other:2"]
+        {
             assert_eq!(Order::named(name).unwrap_err().code, "E462", "{name}");
         }
     }

@@ -5,7 +5,7 @@ use crate::assign::op_s;
 use crate::partition::Partitioned;
 use crate::propagate::Layouts;
 use partita_base::Result;
-use partita_ir::{Graph, Operation};
+use partita_ir::{Graph, Operation, Phase};
 use partita_mesh::{Axis, AxisList, LinkCost, Mesh, Step, rank_list};
 
 /// Ranks without a shard of some parameters, because these have fewer units than there are ranks.
@@ -88,11 +88,23 @@ pub fn step_s(partitioned: &Partitioned) -> f64 {
     };
     let local = |step: &Step| matches!(step, Step::Slice { .. } | Step::ToPartial { .. });
     let exchanges = partitioned.moves.iter().filter(|m| !local(&m.step.step));
+    // Scalars of one phase over the same axes, such as the parts of a gradient's norm, are exchanged as one message.
+    let mut scalars: Vec<(Option<Phase>, &Step)> = Vec::new();
+    let exchanges = exchanges.filter(|m| {
+        if graph.ty(m.value).rank() > 0 {
+            return true;
+        }
+        let phase = graph.value(m.value).definition.map(|(node, _)| graph.node(node).phase);
+        let is_new = !scalars.contains(&(phase, &m.step.step));
+        scalars.push((phase, &m.step.step));
+        is_new
+    });
     let exchanged_s = exchanges.map(|m| {
         let ty = graph.ty(m.value);
         cluster.reshard_cost(mesh, &ty.shape, ty.dtype.size_bytes()).step_s(&m.before, &m.step)
     });
-    partitioned.locals.iter().map(work_s).fold(0.0, f64::max) + exchanged_s.sum::<f64>()
+    let exchanged_s: f64 = exchanged_s.sum();
+    partitioned.locals.iter().map(work_s).fold(0.0, f64::max) + exchanged_s
 }
 
 /// A better mesh for the same step.

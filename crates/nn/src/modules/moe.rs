@@ -308,7 +308,9 @@ impl MixtureOfExperts {
         let rows = cx.builder.broadcast_in_dim(x, &[batch, sequence, top_k, self.dim], &[0, 1, 3])?;
         let y = cx.inside("experts", |cx| {
             let groups = [(GROUPS, Attribute::Int(self.experts as i64))];
-            self.expert_network(cx, rows, |b, x, weight| b.composite(&GROUPED_MATMUL, &groups, &[x, weight, own]))
+            self.expert_network(cx, rows, |b, x, weight| {
+                b.composite(&GROUPED_MATMUL, &groups, &[x, weight, own])
+            })
         })?;
         cx.inside("combine", |cx| {
             let b = &mut cx.builder;

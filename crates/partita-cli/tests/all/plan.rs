@@ -90,7 +90,8 @@ fn array(path: &str) -> (Vec<usize>, Vec<[u8; 8]>) {
     let header = String::from_utf8(bytes[10..10 + length].to_vec()).unwrap();
     let shape = header.split_once("'shape': (").unwrap().1.split_once(')').unwrap().0;
     let shape: Vec<usize> = shape.split(',').filter_map(|extent| extent.trim().parse().ok()).collect();
-    let values: Vec<[u8; 8]> = bytes[10 + length..].chunks(8).map(|value| value.try_into().unwrap()).collect();
+    let values: Vec<[u8; 8]> =
+        bytes[10 + length..].chunks(8).map(|value| value.try_into().unwrap()).collect();
     assert_eq!(values.len(), shape.iter().product::<usize>(), "{path}");
     (shape, values)
 }
@@ -102,10 +103,22 @@ fn the_costs_of_stages_read_back_as_arrays() {
     let place = Place::of(env!("CARGO_BIN_EXE_partita"));
     let folder = place.path("tables");
     let more = ["model.layers=4", "model.dim=64", "model.sequence=32"].map(|item| ["--set", item]).concat();
-    let fixed = ["plan", "gpt", "--mesh", "pp=2,dp=2", "--cluster", "a100-80g:1x4", "--batch", "8", "--microbatches", "2"];
+    let fixed = [
+        "plan",
+        "gpt",
+        "--mesh",
+        "pp=2,dp=2",
+        "--cluster",
+        "a100-80g:1x4",
+        "--batch",
+        "8",
+        "--microbatches",
+        "2",
+    ];
     let event = found(&[&fixed[..], &more, &["--tables", folder.to_str().unwrap()]].concat());
     let tables = &event["tables"];
-    let files: Vec<&str> = tables["files"].as_array().unwrap().iter().map(|file| file.as_str().unwrap()).collect();
+    let files: Vec<&str> =
+        tables["files"].as_array().unwrap().iter().map(|file| file.as_str().unwrap()).collect();
     for (file, name) in files.iter().zip(["compute-cost-", "max-n-succ-stage-", "memory-"]) {
         assert!(file.rsplit('/').next().unwrap().starts_with(name), "{file}");
     }
@@ -117,7 +130,10 @@ fn the_costs_of_stages_read_back_as_arrays() {
     let successors: Vec<i64> = successors.into_iter().map(i64::from_le_bytes).collect();
     let (of_memory, memory) = array(files[2]);
     let memory: Vec<f64> = memory.into_iter().map(f64::from_le_bytes).collect();
-    assert_eq!((&shape[..], &of_successors[..], &of_memory[..]), (&[4, 4, 3][..], &[4, 4, 3][..], &[4, 4, 3, 3][..]));
+    assert_eq!(
+        (&shape[..], &of_successors[..], &of_memory[..]),
+        (&[4, 4, 3][..], &[4, 4, 3][..], &[4, 4, 3, 3][..])
+    );
     let at = |first: usize, last: usize, submesh: usize| (first * 4 + last) * 3 + submesh;
     for first in 0..4 {
         for last in 0..4 {

@@ -39,6 +39,8 @@ struct Layer {
     source: &'static str,
     plan: Plan,
     sequence_parallel: bool,
+    /// Whether a part of the layer is recomputed, not all of it.
+    is_partly_recomputed: bool,
     /// The layer and its seconds by the rows of a microbatch.
     of_rows: BTreeMap<usize, (Arc<Block>, BlockSeconds)>,
 }
@@ -67,7 +69,11 @@ pub(super) fn search(session: &Session, meshes: &[Mesh], freedom: Freedom, watch
     let is_free = session.pins()?.entries.is_empty();
     let mut jobs: Vec<(&Mesh, &Layer, Plan, Job)> = Vec::new();
     for mesh in &meshes {
-        for layer in &layers[&within_layer(mesh)] {
+        let gathers = mesh.axis_named("fsdp").is_some_and(|axis| axis.size > 1);
+        // What a part of a layer recomputes from gathered parameters would keep these.
+        for layer in
+            layers[&within_layer(mesh)].iter().filter(|layer| !(gathers && layer.is_partly_recomputed))
+        {
             let on_mesh = session.clone().with_mesh(mesh.clone()).with_microbatches(1);
             for plan in stored(mesh, &layer.plan, is_free)? {
                 match on_mesh.job_under(&plan) {
@@ -422,7 +428,14 @@ fn lines_over(session: &Session, within: Within, freedom: Freedom, tried: &mut T
             if let Some(modules) = modules {
                 plan.add(modules, "checkpoint", "planner")?;
             }
-            layers.push(Layer { source, plan, sequence_parallel, of_rows: BTreeMap::new() });
+            let is_partly_recomputed = modules.is_some_and(|modules| *modules != "layers.*");
+            layers.push(Layer {
+                source,
+                plan,
+                sequence_parallel,
+                is_partly_recomputed,
+                of_rows: BTreeMap::new(),
+            });
         }
     }
     Ok(layers)

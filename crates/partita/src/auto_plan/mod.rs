@@ -13,8 +13,8 @@ use partita_base::{Diagnostic, Result};
 use partita_cost::{Cluster, Collective};
 use partita_mesh::Mesh;
 use partita_nn::Model;
-use partita_planner::intra::Prices;
 use partita_pipeline::Order;
+use partita_planner::intra::Prices;
 use partita_schedule::{PIPELINE_AXIS, Plan, batch_shards};
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicUsize, Ordering as AtomicOrdering};
@@ -143,7 +143,9 @@ impl AutoPlan {
             candidate.mesh.axis_named(axis).is_some_and(|axis| axis.size > 1)
         };
         let mut reasons = Vec::new();
-        for (axis, what) in [("ep", "ranks share the experts of a layer"), ("cp", "ranks share the tokens of a row")] {
+        for (axis, what) in
+            [("ep", "ranks share the experts of a layer"), ("cp", "ranks share the tokens of a row")]
+        {
             let pays = has(&self.best, axis);
             let mut others = self.others.iter().filter(|other| other.bytes <= limit && other.idle.is_none());
             let other = others.find(|other| has(other, axis) != pays);
@@ -158,8 +160,12 @@ impl AutoPlan {
                         other.mesh
                     ));
                 }
-                None if pays => reasons.push(format!("{axis} ({what}) is needed: no candidate without it fits")),
-                None if is_tried => reasons.push(format!("{axis} ({what}) does not help: no candidate with it fits")),
+                None if pays => {
+                    reasons.push(format!("{axis} ({what}) is needed: no candidate without it fits"))
+                }
+                None if is_tried => {
+                    reasons.push(format!("{axis} ({what}) does not help: no candidate with it fits"))
+                }
                 None => {}
             }
         }
@@ -253,7 +259,8 @@ impl Session {
     pub fn meshes(&self, devices: usize, stages: usize) -> Vec<Mesh> {
         let (model, rows) = (&self.config().model, self.config().train.batch);
         let experts = model.experts().map_or(1, |experts| experts.count);
-        let experts = (1..=experts.min(MOST_SHARED)).rev().find(|of| experts.is_multiple_of(*of)).unwrap_or(1);
+        let experts =
+            (1..=experts.min(MOST_SHARED)).rev().find(|of| experts.is_multiple_of(*of)).unwrap_or(1);
         let is_long = model.stream().is_some_and(|[_, tokens, _]| tokens >= LONG);
         let parts = if is_long { MOST_SHARED } else { 1 };
         meshes_with(devices, stages, rows, [experts, parts])

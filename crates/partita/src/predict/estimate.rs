@@ -175,6 +175,7 @@ fn job(
         microbatches: 1,
         zero,
         shard_group: if zero > 0 { dp } else { 1 },
+        gathers_stages: false,
         overlaps: true,
         matmul_rate: 1.0,
         attention: AttentionKernel::Fused(0.5),

@@ -99,6 +99,7 @@ pub fn job_of(session: &Session, plan: Option<Plan>) -> Result<Job> {
         microbatches: config.train.microbatches,
         zero,
         shard_group,
+        gathers_stages: pp > 1,
         overlaps: true,
         matmul_rate: 1.0,
         attention: AttentionKernel::Fused(0.5),

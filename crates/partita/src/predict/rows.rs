@@ -203,6 +203,7 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
             microbatches: gbs / (mbs * dp),
             zero,
             shard_group,
+            gathers_stages: false,
             overlaps: overlaps(row.text("overlap_notes"), is_sharded),
             attention: if is_unfused {
                 AttentionKernel::Unfused

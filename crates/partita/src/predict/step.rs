@@ -44,6 +44,9 @@ pub struct Job {
     pub microbatches: usize,
     /// What data parallel ranks share.
     pub zero: u8,
+    /// Whether all parameters of a stage are gathered at once, as where the tasks of several microbatches are in flight in
+    /// the library's own pipelines; otherwise those of two layers are.
+    pub gathers_stages: bool,
     /// Ranks over which ZeRO shards; the others have replicas.
     pub shard_group: usize,
     /// Whether the collectives of data parallel ranks hide behind the backward pass.

@@ -102,12 +102,12 @@ fn timetable(order: &Order, slices: usize, microbatches: usize) -> Result<Timeta
 }
 
 /// The small steps, on two cores. Where parameters are gathered for each use, a layer hides the gathers of the next one, so
-/// a stage needs several: as many as are gathered at once, and one more. With too few, memory is fullest in another part of
-/// the step than with many.
+/// a stage needs two of them; and with too few, memory is fullest in another part of the step than with many.
 fn few_and_more(session: &Session, plan: Option<&Plan>, stages: usize) -> Result<[Small; 2]> {
     let gathers = session.mesh().axis_named("fsdp").is_some_and(|axis| axis.size > 1);
     let few = match (stages, gathers) {
-        (1, _) | (_, true) => 3,
+        (1, _) => 3,
+        (_, true) => 2,
         (_, false) => 1,
     };
     let session = session.clone().in_this_process();

@@ -114,7 +114,8 @@ fn a_step_multiplies_each_token_with_its_own_experts() {
     let sizes = "experts = 4\nhidden = 16\nkv_heads = 2";
     let session = session("mixtral", "dp=1", sizes);
     let cluster = partita_cost::Cluster::ready("a100-80g").unwrap();
-    let forecast = Blocks::default().forecast(&job(&session).unwrap(), &cluster, &Software::default()).unwrap();
+    let forecast =
+        Blocks::default().forecast(&job(&session).unwrap(), &cluster, &Software::default()).unwrap();
     let (tokens, layers, dim, sequence, vocab) = (4.0 * 6.0, 2.0, 8.0, 6.0, 32.0);
     let model = session.config().model.with_layers(2).unwrap().build(1, DType::F64, true).unwrap();
     let norms = 2.0 * layers * dim + dim;

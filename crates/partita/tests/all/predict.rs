@@ -283,12 +283,18 @@ fn a_layer_grows_evenly_with_its_rows() {
         let near = |a: f64, b: f64| (a - b).abs() <= 1e-6 * b.abs().max(1.0);
         assert_eq!(derived.two.items.len(), compiled.two.items.len(), "{model}");
         for (one, other) in derived.two.items.iter().zip(&compiled.two.items) {
-            assert!(near(one.flops, other.flops) && near(one.bytes, other.bytes), "{model}: {one:?} {other:?}");
+            assert!(
+                near(one.flops, other.flops) && near(one.bytes, other.bytes),
+                "{model}: {one:?} {other:?}"
+            );
         }
         for at in 0..3 {
             assert!(near(derived.two.saved[at], compiled.two.saved[at]), "{model}");
             assert!(near(derived.two.transient[at], compiled.two.transient[at]), "{model}");
         }
-        assert!(near(derived.stream_bytes, compiled.stream_bytes) && near(derived.one.whole_flops, compiled.one.whole_flops));
+        assert!(
+            near(derived.stream_bytes, compiled.stream_bytes)
+                && near(derived.one.whole_flops, compiled.one.whole_flops)
+        );
     }
 }

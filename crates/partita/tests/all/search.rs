@@ -1,7 +1,7 @@
 //! What the search for plans says, against what a simulation of the plan it writes says.
 
-use partita::auto_plan::{AutoPlan, Candidate, Freedom, meshes};
 use partita::Session;
+use partita::auto_plan::{AutoPlan, Candidate, Freedom, meshes};
 use std::path::Path;
 
 /// A small model of a kind on a mesh.

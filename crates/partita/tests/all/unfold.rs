@@ -77,7 +77,8 @@ fn pipelines_of_several_stages_a_slice() {
 /// Layers with experts: every second one, all of them, or those behind dense ones.
 #[test]
 fn experts() {
-    let (second, all) = (["model.kind='moe-gpt'", "model.experts=4"], ["model.kind='mixtral'", "model.experts=4"]);
+    let (second, all) =
+        (["model.kind='moe-gpt'", "model.experts=4"], ["model.kind='mixtral'", "model.experts=4"]);
     check("gpt", "ep=2", &[[8, 1], [4, 3]], &second);
     check("llama", "dp=2,ep=2", &[[6, 1], [4, 3]], &all);
     check("gpt", "pp=2,ep=2", &[[8, 4]], &second);

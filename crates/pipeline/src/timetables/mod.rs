@@ -229,7 +229,10 @@ pub fn with_chunks(name: &str) -> Result<Option<(&'static Named, usize)>> {
             let looped: Vec<&str> =
                 ALL.iter().filter(|named| named.with_chunks.is_some()).map(|named| named.name).collect();
             Err(Diagnostic::new("E462", format!("there is no timetable `{name}`"))
-                .expected(format!("1 to {MOST_CHUNKS} stages on each slice behind one of {}", looped.join(", ")))
+                .expected(format!(
+                    "1 to {MOST_CHUNKS} stages on each slice behind one of {}",
+                    looped.join(", ")
+                ))
                 .found(format!("`{chunks}` behind `{base}`")))
         }
     }
