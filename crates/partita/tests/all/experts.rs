@@ -148,21 +148,39 @@ fn models_by_name_have_the_published_sizes() {
     }
 }
 
-/// Of experts that drop no token, what ranks tell each other in a layer.
+/// Of experts that drop no token: tokens are gathered once and results scattered once, forward and for the gradients, and
+/// the gradient gathers the tokens again; beside them travels the routing.
 #[test]
 fn tokens_of_experts_that_drop_nothing_travel_once_each_way() {
+    const LAYERS: usize = 2;
     for (mesh, shards) in [("ep=2", 2), ("ep=4", 4)] {
-        for layers in [1, 2] {
-            let sizes = format!("experts = 4\nkv_heads = 1\nhidden = 6\nbalance = 0.0\nlayers = {layers}");
-            let session = session("mixtral", mesh, &sizes.replace("layers = ", "every = 1 # "));
-            let built = session.build().unwrap_or_else(|error| panic!("{error}"));
-            let set = session.lower(&built).unwrap_or_else(|error| panic!("{error}"));
-            let counts = counts(&set, 0);
-            println!(
-                "{mesh} {shards} {layers} {:?} {:?}",
-                crate::counts::seen(&counts.forward),
-                crate::counts::seen(&counts.backward)
-            );
+        let session = session("mixtral", mesh, "experts = 4\nkv_heads = 1\nhidden = 6\nbalance = 0.0");
+        let built = session.build().unwrap_or_else(|error| panic!("{error}"));
+        let set = session.lower(&built).unwrap_or_else(|error| panic!("{error}"));
+        let counts = counts(&set, 0);
+        // Bytes of all tokens, of the weights of all choices, and of the experts of all choices.
+        let (tokens, weights, own) = (4 * 6 * 8 * 8, 4 * 6 * 2 * 8, 4 * 6 * 2 * 4 * 8);
+        use CollectiveKind::{AllGather, AllToAll, ReduceScatter};
+        for (phase, kind, logical, bytes) in [
+            (&counts.forward, AllGather, 2, (tokens + weights) / shards),
+            (&counts.forward, AllToAll, 1, own / shards),
+            (&counts.forward, ReduceScatter, 1, tokens),
+            (&counts.backward, AllGather, 3, (2 * tokens + weights) / shards),
+            (&counts.backward, AllToAll, 0, 0),
+            (&counts.backward, ReduceScatter, 2, tokens + weights),
+        ] {
+            let found = phase.of(kind);
+            let expected = (LAYERS * logical, LAYERS * bytes);
+            assert_eq!((found.logical, found.bytes), expected, "{mesh} {kind:?}");
         }
     }
+}
+
+/// The op that a plan makes of them computes what the CPU's kernels compute for one device.
+#[test]
+fn experts_that_drop_nothing_run_on_the_cpu() {
+    let session = session("mixtral", "ep=2", "experts = 4\nkv_heads = 1\nhidden = 6");
+    let verified =
+        session.verify(4, &session.step_runner(), &Unwatched).unwrap_or_else(|error| panic!("{error}"));
+    assert!(verified.report.ok, "{:?}", verified.report.worst());
 }
