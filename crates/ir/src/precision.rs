@@ -196,6 +196,10 @@ pub fn compute_in(graph: &Graph, nodes: &BTreeSet<NodeId>, compute: DType) -> Re
         let mut outer = Vec::with_capacity(results.len());
         for (&old, &new) in node.results.iter().zip(&results) {
             inside[old.index()] = Some(new);
+            // A layout that is requested for the value holds for both of its forms.
+            let (annotation, group) = (graph.value(old).annotation.clone(), graph.value(old).group);
+            let value = builder.graph_mut().value_mut(new);
+            (value.annotation, value.group) = (annotation, group);
             outer.push(builder.convert(new, graph.ty(old).dtype)?);
         }
         Ok(Some(outer))

@@ -33,7 +33,8 @@ fn model(dtype: DType) -> Graph {
     let s = b.composite(&SOFTMAX, &[], &[n]).unwrap();
     let head = DotGeneral { rhs_contracting: vec![1], ..dims };
     let logits = b.dot_general(s, table, head).unwrap();
-    let loss = b.composite(&CROSS_ENTROPY, &[("ignore_index", Attribute::Int(-1))], &[logits, labels]).unwrap();
+    let loss =
+        b.composite(&CROSS_ENTROPY, &[("ignore_index", Attribute::Int(-1))], &[logits, labels]).unwrap();
     let loss = b.reduce_sum(loss, &[0, 1]).unwrap();
     b.finish_named(vec![("loss".into(), loss), ("logits".into(), logits)])
 }
@@ -68,7 +69,8 @@ fn products_and_what_reads_them_are_narrow_and_the_loss_is_not() {
         assert_eq!(types, expected.map(|(name, ty)| (name.to_string(), ty)));
         // Inputs and outputs have the types that they had.
         let before = model(F32);
-        let types = |graph: &Graph, of: &[ValueId]| of.iter().map(|&v| graph.ty(v).clone()).collect::<Vec<_>>();
+        let types =
+            |graph: &Graph, of: &[ValueId]| of.iter().map(|&v| graph.ty(v).clone()).collect::<Vec<_>>();
         assert_eq!(types(&graph, &graph.inputs), types(&before, &before.inputs));
         assert_eq!(types(&graph, &graph.outputs), types(&before, &before.outputs));
     }
@@ -97,9 +99,10 @@ fn gradients_of_parameters_have_the_parameters_types_and_no_narrow_sum_but_that_
     let graph = widen_sums(&graph_edit::prune(b.finish_named(outputs))).unwrap();
     crate::verify::verify(&graph).unwrap();
     assert!(graph.outputs.iter().all(|&v| graph.ty(v).dtype == F64));
-    let products = graph.nodes.iter().filter(|node| {
-        matches!(node.op, Op::DotGeneral(_)) && node.phase == Phase::WeightGrad
-    });
+    let products = graph
+        .nodes
+        .iter()
+        .filter(|node| matches!(node.op, Op::DotGeneral(_)) && node.phase == Phase::WeightGrad);
     let types: Vec<DType> = products.map(|node| graph.ty(node.results[0]).dtype).collect();
     assert_eq!(types, [F64, F64]);
 }

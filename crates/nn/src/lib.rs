@@ -23,8 +23,8 @@ pub use context::{Context, ParamSpec};
 pub use cotangents::with_cotangents;
 pub use init::Init;
 pub use initializer::Initializer;
-pub use model::Model;
 pub use loss_scaling::LossScaling;
+pub use model::Model;
 pub use models::{
     BertConfig, DeepseekConfig, ExpertsConfig, GptConfig, LlamaConfig, MlpConfig, ModelConfig, T5Config,
     UnetConfig, VitConfig, WideResNetConfig,
@@ -36,7 +36,9 @@ pub use modules::{
 };
 pub use optim::Optimizer;
 pub use schedule::{Decay, LrSchedule};
-pub use step::{StepOptions, append_update, gradient_graph, gradient_graph_wrt, scaled_gradient_graph, train_step};
+pub use step::{
+    StepOptions, append_update, gradient_graph, gradient_graph_wrt, scaled_gradient_graph, train_step,
+};
 pub use stored::{Stored, Values};
 
 use partita_base::DType;

@@ -376,7 +376,8 @@ impl Optimizer {
     /// The scalars of a step from its `learning_rate` (a float) and `step` (i64, from 1).
     pub(crate) fn shared(&self, b: &mut GraphBuilder, rate: ValueId, step: ValueId) -> Result<Shared> {
         let rate = b.convert(rate, DType::F64)?;
-        let mut shared = Shared { step_size: rate, rate, denominator: None, keep: None, relative: None, rounding: None };
+        let mut shared =
+            Shared { step_size: rate, rate, denominator: None, keep: None, relative: None, rounding: None };
         match *self {
             Optimizer::Sgd { .. } => {}
             Optimizer::Adam { beta1, beta2, .. }

@@ -9,7 +9,9 @@ use crate::optim::{Optimizer, rounding};
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::ops::UnaryKind;
 use partita_ir::port::{GRADIENT_NORM, LEARNING_RATE, LOSS, SEED, STEP, gradient_name, state_name};
-use partita_ir::{Graph, GraphBuilder, Phase, Role, TensorType, ValueId, autodiff, graph_edit, precision, remat};
+use partita_ir::{
+    Graph, GraphBuilder, Phase, Role, TensorType, ValueId, autodiff, graph_edit, precision, remat,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Options of the parameter update.
@@ -54,7 +56,9 @@ impl StepOptions {
     pub fn in_precision(&self, name: &str) -> Result<StepOptions> {
         let narrow = DType::from_name(name).filter(|dtype| matches!(dtype, DType::BF16 | DType::F16));
         let narrow = narrow.ok_or_else(|| {
-            Diagnostic::new("E004", format!("the precision cannot be {name}")).expected("bf16 or f16").found(name)
+            Diagnostic::new("E004", format!("the precision cannot be {name}"))
+                .expected("bf16 or f16")
+                .found(name)
         })?;
         let loss_scaling = (narrow == DType::F16).then(LossScaling::default);
         Ok(StepOptions { precision: Some(narrow), loss_scaling, ..self.clone() })
@@ -81,8 +85,12 @@ impl StepOptions {
 
 /// The whole step: the forward graph in the precision of the options, [`scaled_gradient_graph`], then [`append_update`].
 pub fn train_step(forward: &Graph, options: &StepOptions) -> Result<Graph> {
-    let computed = options.precision.map(|compute| precision::mixed(forward, compute, &|_| false)).transpose()?;
-    append_update(&scaled_gradient_graph(computed.as_ref().unwrap_or(forward), &[], options.loss_scaling)?, options)
+    let computed =
+        options.precision.map(|compute| precision::mixed(forward, compute, &|_| false)).transpose()?;
+    append_update(
+        &scaled_gradient_graph(computed.as_ref().unwrap_or(forward), &[], options.loss_scaling)?,
+        options,
+    )
 }
 
 /// The forward graph with the gradient of its output `loss` (a float scalar) with respect to every
@@ -101,11 +109,7 @@ pub fn gradient_graph_wrt(forward: &Graph, also: &[&str]) -> Result<Graph> {
 
 /// [`gradient_graph_wrt`] whose gradients are those of the loss times the scale of this step; [`append_update`] divides by
 /// it.
-pub fn scaled_gradient_graph(
-    forward: &Graph,
-    also: &[&str],
-    scaling: Option<LossScaling>,
-) -> Result<Graph> {
+pub fn scaled_gradient_graph(forward: &Graph, also: &[&str], scaling: Option<LossScaling>) -> Result<Graph> {
     let loss = forward.output_named(LOSS).ok_or_else(|| {
         Diagnostic::new("E055", format!("`{}` has no loss to differentiate", forward.name))
             .expected("an output named `loss`")

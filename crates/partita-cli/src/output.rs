@@ -12,8 +12,8 @@ pub mod tensors;
 use crate::commands::bench::Measurement;
 use crate::commands::bench::profile::Profile;
 use events::{
-    Bucket, Counts, Edges, Event, Failure, KeptRows, Note, Overlaps, Sample, Step, Stopped, Summary, Text, Validation,
-    Verify,
+    Bucket, Counts, Edges, Event, Failure, KeptRows, Note, Overlaps, Sample, Step, Stopped, Summary, Text,
+    Validation, Verify,
 };
 use format::{bytes, duration, number, short, table};
 use indicatif::{ProgressBar, ProgressStyle};

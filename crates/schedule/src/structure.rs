@@ -97,14 +97,18 @@ impl Structured {
     pub fn in_precision(&self, forward: Graph, options: &StepOptions) -> Result<Graph> {
         let Some(compute) = options.precision else { return Ok(forward) };
         if self.model.is_step() {
-            return Err(Diagnostic::new("E267", "a step that contains its gradients has the precision that it was written with")
-                .at("train.precision")
-                .expected("the forward pass of a model, to be differentiated here")
-                .found(format!("`{}`, a whole step", forward.name))
-                .help("leave `train.precision` out, and convert in the program that the step comes from"));
+            return Err(Diagnostic::new(
+                "E267",
+                "a step that contains its gradients has the precision that it was written with",
+            )
+            .at("train.precision")
+            .expected("the forward pass of a model, to be differentiated here")
+            .found(format!("`{}`, a whole step", forward.name))
+            .help("leave `train.precision` out, and convert in the program that the step comes from"));
         }
         let requested = |node: &Node| {
-            let inside = |modules: &BTreeSet<String>| modules.iter().any(|module| is_inside(&node.path, module));
+            let inside =
+                |modules: &BTreeSet<String>| modules.iter().any(|module| is_inside(&node.path, module));
             self.computed.iter().any(|(_, modules, _)| inside(modules))
         };
         precision::mixed(&forward, compute, &requested)

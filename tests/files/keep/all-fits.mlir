@@ -1,5 +1,5 @@
 // What is read fits: nothing is computed again.
-// RUN: keep ranks=1 kept_bytes=144
+// RUN: kept_bytes=144 ranks=1 keep
 // COUNT: stablehlo.exponential 1
 // COUNT: stablehlo.tanh 2
 // EQUAL: exact

@@ -1,5 +1,5 @@
 // With room for nothing, everything is computed again from inputs and parameters, in order.
-// RUN: keep ranks=1 kept_bytes=0
+// RUN: kept_bytes=0 ranks=1 keep
 // COUNT: stablehlo.exponential 2
 // COUNT: stablehlo.tanh 4
 // EQUAL: exact

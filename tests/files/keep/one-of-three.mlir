@@ -1,6 +1,6 @@
 // The backward pass reads three values of 48 bytes. With room for two, the cheapest is computed again: the exponential of the
 // first tanh, which is kept. The copy is made right before its first reader, and the original is dropped after the forward pass.
-// RUN: keep ranks=1 kept_bytes=96
+// RUN: kept_bytes=96 ranks=1 keep
 // COUNT: stablehlo.exponential 2
 // COUNT: stablehlo.tanh 2
 // CHECK: loc("forward/second")

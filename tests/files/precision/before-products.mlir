@@ -1,5 +1,5 @@
 // What no matmul precedes keeps its type: a table is looked up and scaled in f32, and converted where it enters the first
-// matmul. Behind that, an op computes in bf16 with the constants and parameters that it reads.
+// matmul, once for all its readers. Behind that, an op computes in bf16 with the constants and values that it reads.
 // RUN: precision-bf16
 // CHECK: stablehlo.multiply
 // CHECK: tensor<4x3xf32>
@@ -11,7 +11,7 @@
 // CHECK: stablehlo.add
 // CHECK: tensor<4x3xbf16>
 // CHECK: stablehlo.dot_general
-// COUNT: stablehlo.convert 5
+// COUNT: stablehlo.convert 3
 // EQUAL: 3e-2
 module {
   func.func @main(%table: tensor<4x3xf32> {partita.role = "param"}, %w: tensor<3x3xf32> {partita.role = "param"}) -> (tensor<4x3xf32>) {

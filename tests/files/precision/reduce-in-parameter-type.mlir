@@ -2,7 +2,7 @@
 // adds f32, though bf16 would move half the bytes.
 // RUN: partition print-collectives mesh=dp=2
 // CHECK: collectives (1)
-// CHECK: weight_grad: 1 all_reduce, 1 tensors, 12 bytes
+// CHECK: backward: 1 all_reduce, 1 tensors, 12 bytes
 // EQUAL: 1e-2
 module {
   sdy.mesh @mesh = <["dp"=2]>

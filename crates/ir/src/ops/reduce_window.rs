@@ -9,7 +9,7 @@ use crate::graph::{Graph, Node, Role, ValueId};
 use crate::literal::{Literal, indices};
 use crate::op::{Cost, GradientContext, LocalContext, Operation};
 use crate::rule::{FactorKind, Rule, Window};
-use crate::traits::{ConstantOp, Traits};
+use crate::traits::{ConstantOp, Precision, Traits};
 use crate::types::TensorType;
 use partita_base::{DType, Result};
 use partita_mesh::Combiner;
@@ -289,6 +289,13 @@ impl Operation for ReduceWindow {
             })
         });
         fold(&self.reducer, inputs, initial, results, steps)
+    }
+
+    fn precision(&self) -> Precision {
+        match self.reducer {
+            Reducer::Combiner(Combiner::Max | Combiner::Min) => Precision::Operands,
+            _ => Precision::Own,
+        }
     }
 
     fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {

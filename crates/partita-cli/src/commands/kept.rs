@@ -40,9 +40,8 @@ impl KeptRows {
     /// A table.
     pub fn text(&self) -> String {
         let share = |share: f64| format!("{:.2}%", 100.0 * share);
-        let row = |row: &KeptRow| {
-            vec![bytes(row.bytes), bytes(row.peak_bytes), share(row.again), share(row.least)]
-        };
+        let row =
+            |row: &KeptRow| vec![bytes(row.bytes), bytes(row.peak_bytes), share(row.again), share(row.least)];
         let rows: Vec<Vec<String>> = self.rows.iter().map(row).collect();
         table(&["kept", "memory in all", "done again", "at least"], &rows)
     }

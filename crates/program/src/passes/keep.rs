@@ -52,7 +52,7 @@ fn too_little(items: &[Item], budget: usize) -> Box<Diagnostic> {
     let fixed: Vec<bool> = items.iter().map(|item| item.cost.is_infinite()).collect();
     let least = evaluate(items, &fixed);
     Diagnostic::new("E478", "the backward pass needs more than may be kept for it")
-        .at("train.kept_bytes")
+        .at("train.activation_limit")
         .expected(format!("at least {} on each rank", format_bytes(least.bytes as u64)))
         .found(format_bytes(budget as u64))
         .help("results of collectives are always kept; use more microbatches, or allow more")
@@ -109,12 +109,15 @@ fn problems(graph: &Graph) -> Vec<Problem> {
         let items = nodes.iter().map(|&id| {
             let node = graph.node(id);
             let makers = node.operands.iter().filter_map(|&operand| graph.value(operand).definition);
-            let mut operands: Vec<usize> = makers.filter_map(|(maker, _)| place.get(&maker).copied()).collect();
+            let mut operands: Vec<usize> =
+                makers.filter_map(|(maker, _)| place.get(&maker).copied()).collect();
             operands.sort_unstable();
             operands.dedup();
-            let is_read = |v: &ValueId| uses[v.index()].iter().any(|&(r, _)| graph.node(r).phase != Phase::Forward);
+            let is_read =
+                |v: &ValueId| uses[v.index()].iter().any(|&(r, _)| graph.node(r).phase != Phase::Forward);
             // A view has no bytes of its own: it is made again, of what it shows.
-            let has_bytes = !matches!(graph.traits(node), Traits::View(_) | Traits::Constant(_) | Traits::Iota { .. });
+            let has_bytes =
+                !matches!(graph.traits(node), Traits::View(_) | Traits::Constant(_) | Traits::Iota { .. });
             let bytes: usize = node.results.iter().map(|&v| graph.ty(v).bytes()).sum();
             let is_fixed = node.op.is_collective() || matches!(graph.traits(node), Traits::Refused);
             Item {
@@ -149,8 +152,10 @@ fn rewritten(graph: &Graph, repeated: &BTreeSet<NodeId>) -> Graph {
         }
         for &id in &missing {
             let maker = graph.node(id);
-            let here = Node { phase: node.phase, microbatch: node.microbatch, stage: node.stage, ..maker.clone() };
-            let made = over(&mut copy, &again, maker, |copy| copy.append_copy(graph, &here, maker.op.clone()));
+            let here =
+                Node { phase: node.phase, microbatch: node.microbatch, stage: node.stage, ..maker.clone() };
+            let made =
+                over(&mut copy, &again, maker, |copy| copy.append_copy(graph, &here, maker.op.clone()));
             for (&old, new) in maker.results.iter().zip(made) {
                 if let Some(original) = copy.map[old.index()] {
                     copy.graph.value_mut(new).role = Role::RematOf(original);

@@ -47,7 +47,8 @@ pub(crate) struct Choice {
 pub(crate) fn evaluate(items: &[Item], kept: &[bool]) -> Choice {
     let mut needed: Vec<bool> = items.iter().map(|item| item.is_read).collect();
     let none = vec![false; items.len()];
-    let mut choice = Choice { kept: kept.to_vec(), held: none.clone(), repeated: none, bytes: 0.0, cost: 0.0 };
+    let mut choice =
+        Choice { kept: kept.to_vec(), held: none.clone(), repeated: none, bytes: 0.0, cost: 0.0 };
     for (index, item) in items.iter().enumerate().rev() {
         if !needed[index] || item.is_free {
             continue;
@@ -77,7 +78,8 @@ pub(crate) fn within(items: &[Item], budget: f64) -> Option<(Choice, f64)> {
     }
     // A price at which every byte costs more than all ops together, and the search between it and none.
     let total: f64 = items.iter().map(|item| item.cost).filter(|cost| cost.is_finite()).sum();
-    let least = items.iter().map(|item| item.bytes).filter(|bytes| *bytes > 0.0).fold(f64::INFINITY, f64::min);
+    let least =
+        items.iter().map(|item| item.bytes).filter(|bytes| *bytes > 0.0).fold(f64::INFINITY, f64::min);
     let mut bound: f64 = 0.0;
     let mut at = |price: f64| {
         let choice = cheapest_at(items, price);
@@ -106,7 +108,8 @@ pub(crate) fn within(items: &[Item], budget: f64) -> Option<(Choice, f64)> {
     let thinned = thin(items, large, budget);
     let by_knapsack = evaluate(items, &knapsack(items, budget));
     let candidates = [Some(small), thinned, Some(by_knapsack)].into_iter().flatten();
-    let fitting = candidates.filter(|choice| choice.bytes <= budget).map(|choice| fill(items, choice, budget, None));
+    let fitting =
+        candidates.filter(|choice| choice.bytes <= budget).map(|choice| fill(items, choice, budget, None));
     let best = exchanged(items, fitting.min_by(|a, b| a.cost.total_cmp(&b.cost))?, budget);
     Some((best, bound.max(0.0)))
 }
@@ -116,7 +119,8 @@ const TRIED: usize = 48;
 
 /// Of these items the ones of the largest or smallest cost per byte.
 fn foremost(items: &[Item], chosen: impl Fn(usize) -> bool, is_largest: bool) -> Vec<usize> {
-    let mut found: Vec<usize> = (0..items.len()).filter(|&index| chosen(index) && items[index].bytes.is_finite()).collect();
+    let mut found: Vec<usize> =
+        (0..items.len()).filter(|&index| chosen(index) && items[index].bytes.is_finite()).collect();
     let density = |index: &usize| items[*index].cost / items[*index].bytes.max(1.0);
     found.sort_by(|a, b| density(a).total_cmp(&density(b)));
     if is_largest {
@@ -190,7 +194,8 @@ pub(crate) fn knapsack(items: &[Item], budget: f64) -> Vec<bool> {
     const STEPS: usize = 1000;
     let step = (budget / STEPS as f64).max(f64::MIN_POSITIVE);
     let mut kept: Vec<bool> = items.iter().map(|item| item.cost.is_infinite()).collect();
-    let fixed: f64 = items.iter().filter(|item| item.is_read && item.cost.is_infinite()).map(|i| i.bytes).sum();
+    let fixed: f64 =
+        items.iter().filter(|item| item.is_read && item.cost.is_infinite()).map(|i| i.bytes).sum();
     let room = ((budget - fixed).max(0.0) / step) as usize;
     let chosen: Vec<usize> = (0..items.len())
         .filter(|&index| items[index].is_read && !items[index].is_free && items[index].cost.is_finite())
@@ -201,7 +206,9 @@ pub(crate) fn knapsack(items: &[Item], budget: f64) -> Vec<bool> {
     for (count, &index) in chosen.iter().enumerate() {
         for room in 0..=room {
             let without = best[count][room];
-            let with = room.checked_sub(size(index)).map_or(f64::NEG_INFINITY, |rest| best[count][rest] + items[index].cost);
+            let with = room
+                .checked_sub(size(index))
+                .map_or(f64::NEG_INFINITY, |rest| best[count][rest] + items[index].cost);
             best[count + 1][room] = without.max(with);
         }
     }

@@ -28,7 +28,13 @@ fn random(seed: u64, count: usize) -> Vec<Item> {
         let is_view = index > 0 && below(7) == 0;
         items.push(Item {
             bytes: if is_view { f64::INFINITY } else { (1 + below(40)) as f64 },
-            cost: if is_view { 0.0 } else if below(9) == 0 { f64::INFINITY } else { (1 + below(100)) as f64 },
+            cost: if is_view {
+                0.0
+            } else if below(9) == 0 {
+                f64::INFINITY
+            } else {
+                (1 + below(100)) as f64
+            },
             operands,
             is_read: below(3) > 0,
             is_free: false,
@@ -44,7 +50,8 @@ fn everything(items: &[Item]) -> Choice {
 #[test]
 fn a_chain_keeps_one_small_value_that_stands_for_the_large_ones_behind_it() {
     // Op 0 makes 1 byte, from which three cheap ops make 10 bytes each.
-    let large = |operand| Item { bytes: 10.0, cost: 1.0, operands: vec![operand], is_read: true, is_free: false };
+    let large =
+        |operand| Item { bytes: 10.0, cost: 1.0, operands: vec![operand], is_read: true, is_free: false };
     let first = Item { bytes: 1.0, cost: 100.0, operands: vec![], is_read: false, is_free: false };
     let items = vec![first, large(0), large(1), large(2)];
     let (choice, bound) = within(&items, 5.0).unwrap();
