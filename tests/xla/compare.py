@@ -16,6 +16,7 @@ import argparse
 import importlib.util
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -164,6 +165,12 @@ class Hosts:
         for command in commands:
             try:
                 done = subprocess.run(command, capture_output=True, text=True)
+                for number, name in enumerate(self.names):
+                    # What a host calls itself is its address on the cable; `ip netns exec` shows this file as /etc/hosts.
+                    folder = Path("/etc/netns") / name
+                    folder.mkdir(parents=True, exist_ok=True)
+                    text = f"127.0.0.1 localhost\n10.77.0.{number + 1} {socket.gethostname()}\n"
+                    (folder / "hosts").write_text(text)
             except OSError as error:
                 self.why = str(error)
                 return
@@ -176,7 +183,9 @@ class Hosts:
 
     def close(self):
         for name in self.names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+            if shutil.which("ip"):
+                subprocess.run(["ip", "netns", "del", name], capture_output=True)
+            shutil.rmtree(Path("/etc/netns") / name, ignore_errors=True)
 
 
 def free_port():

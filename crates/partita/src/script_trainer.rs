@@ -19,7 +19,7 @@ use serde::Deserialize;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,8 +54,8 @@ impl Drop for Exchange {
     }
 }
 
-/// The runner, which ends with this value.
-struct Running(Child);
+/// The runner, which ends with this value, and its standard input, which stays open until it has ended.
+struct Running(Child, Option<ChildStdin>);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -198,7 +198,8 @@ impl ScriptTrainer {
             String::from_utf8_lossy(&bytes).into_owned()
         });
         let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        let mut running = Running(child);
+        let stdin = child.stdin.take();
+        let mut running = Running(child, stdin);
         for line in lines {
             let line = line.map_err(|error| failed("its output cannot be read", error.to_string()))?;
             if let Ok(Refusal { refused }) = serde_json::from_str(&line) {
@@ -212,6 +213,7 @@ impl ScriptTrainer {
             }
         }
         let status = running.0.wait().map_err(|error| failed("it is lost", error.to_string()))?;
+        drop(running.1.take());
         if !status.success() {
             let said = said.join().unwrap_or_default();
             let last = said.trim_end().lines().last().unwrap_or_default().to_string();

@@ -57,6 +57,13 @@ def start(ranks):
     return next((code for code in codes if code), 0)
 
 
+def own_stdout():
+    """The standard output for this script alone: what libraries print there goes to the standard error."""
+    own = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return own
+
+
 def end_with_stdin():
     """Ends this process when its standard input does: the program that started it has ended."""
 
@@ -214,7 +221,7 @@ class Run:
         return whole | states
 
 
-def train(options, manifest):
+def train(options, manifest, own):
     import torch.distributed as dist
 
     run = Run(manifest)
@@ -222,7 +229,7 @@ def train(options, manifest):
 
     def say(text, **line):
         if is_first:
-            print(json.dumps(line) if options.json else text, flush=True)
+            print(json.dumps(line) if options.json else text, file=own, flush=True)
 
     left = len(manifest["learning_rates"]) - manifest["first"]
     steps = left if options.steps is None else options.steps
@@ -254,6 +261,7 @@ def main():
     options = parser.parse_args()
     if options.end_with_stdin:
         end_with_stdin()
+    own = own_stdout() if "RANK" in os.environ else sys.stdout
     manifest = json.loads((HERE / "manifest.json").read_text())
     if manifest["format"] != FORMAT:
         sys.exit(f"error: this runner reads {FORMAT}, and the manifest is {manifest['format']}")
@@ -270,12 +278,11 @@ def main():
     dist.init_process_group("nccl" if torch.cuda.is_available() and torch.cuda.device_count() >= local else "gloo")
     is_first = dist.get_rank() == 0
     try:
-        train(options, manifest)
+        train(options, manifest, own)
     except Refused as refused:
         # All ranks have the same reason, and one tells it.
         if is_first:
-            print(json.dumps({"refused": refused.parts}) if options.json else refused, flush=True)
-        sys.stdout.flush()
+            print(json.dumps({"refused": refused.parts}) if options.json else refused, file=own, flush=True)
         os._exit(1)
     dist.barrier()
     dist.destroy_process_group()

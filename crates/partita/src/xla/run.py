@@ -291,6 +291,13 @@ class Run:
         return {kind: count for kind, count in counts.items() if any(count.values())}
 
 
+def own_stdout():
+    """The standard output for this script alone: what libraries print there goes to the standard error."""
+    own = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return own
+
+
 def end_with_stdin():
     """Ends this process when its standard input does: the program that started it has ended."""
 
@@ -333,6 +340,7 @@ def main():
     parser.add_argument("--collectives", action="store_true", help="count the collectives of the module and of XLA's program")
     parser.add_argument("--end-with-stdin", action="store_true", help="end when the standard input does")
     options = parser.parse_args()
+    own = own_stdout()
     if options.end_with_stdin:
         end_with_stdin()
     manifest = json.loads((options.folder / "manifest.json").read_text())
@@ -352,7 +360,7 @@ def main():
 
     def say(text, **line):
         if is_first:
-            print(json.dumps(line) if options.json else text, flush=True)
+            print(json.dumps(line) if options.json else text, file=own, flush=True)
 
     try:
         run = Run(options.folder)
