@@ -8,21 +8,30 @@ pub(super) type Axis = usize;
 /// For each dimension of a tensor, the axes that it joins, major to minor. A dimension of extent 1 has none.
 pub(super) type Dims = Vec<Vec<Axis>>;
 
-/// The extents of the axes: those of the batch and heads first, then the queries, the keys, the features.
+/// The extents of the axes: those of the batch and heads first, then the queries, the keys, the features, and the
+/// query heads that share a key head where there are several.
 #[derive(Clone, Debug)]
 pub(super) struct Axes {
     pub sizes: Vec<usize>,
+    shares: bool,
 }
 
 impl Axes {
-    pub fn new(mut batch: Vec<usize>, rows: usize, columns: usize, depth: usize) -> Axes {
+    pub fn new(
+        mut batch: Vec<usize>,
+        rows: usize,
+        columns: usize,
+        depth: usize,
+        shared: Option<usize>,
+    ) -> Axes {
         batch.extend([rows, columns, depth]);
-        Axes { sizes: batch }
+        batch.extend(shared);
+        Axes { sizes: batch, shares: shared.is_some() }
     }
 
-    /// The number of axes of the batch and of heads.
+    /// The number of axes of the batch and of heads of keys.
     pub fn batch(&self) -> usize {
-        self.sizes.len() - 3
+        self.sizes.len() - 3 - usize::from(self.shares)
     }
 
     /// The axis of queries.
@@ -38,6 +47,16 @@ impl Axes {
     /// The axis of features.
     pub fn depth(&self) -> Axis {
         self.batch() + 2
+    }
+
+    /// The axis of the query heads that share a key head.
+    pub fn shared(&self) -> Option<Axis> {
+        self.shares.then(|| self.batch() + 3)
+    }
+
+    /// The axes that queries have and keys have not, ascending.
+    pub fn of_queries(&self) -> Vec<Axis> {
+        [self.rows()].into_iter().chain(self.shared()).collect()
     }
 
     /// The axes in this order, cut into dimensions of these extents; `None` where a cut would split an axis.

@@ -1,10 +1,12 @@
 //! What the values around a matmul mean if it is that of queries and keys, found by following the data from there.
 //!
 //! Each value that depends on the scores gets a [`Meaning`], op by op. Values that another matmul joins with the weights
-//! get one by their place in it: what the weights are multiplied with are the values, what these are multiplied with is the
-//! gradient of the output. An op that does not fit gets no meaning; the weights then have a reader outside.
+//! get one by their place in it: what the weights are multiplied with over keys are the values, over queries it is the
+//! gradient of the output, and the product of these two is the gradient of the weights. An op that does not fit gets no
+//! meaning; the weights then have a reader outside.
 
 use super::axes::{Axes, Axis, Dims, axes_of};
+use super::matmul::{Side, batch_axes, product_dims, sides};
 use super::places::{causal, splat};
 use super::terms::Terms;
 use partita_ir::composite::Origin;
@@ -75,61 +77,6 @@ pub(super) struct Found {
     pub factor: f64,
 }
 
-/// The dimensions of one operand of a matmul by their kind.
-struct Side<'n> {
-    batch: &'n [usize],
-    contracting: &'n [usize],
-    free: Vec<usize>,
-    shape: &'n [usize],
-}
-
-impl Side<'_> {
-    fn large<'a>(&'a self, dims: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
-        dims.iter().copied().filter(|&dim| self.shape[dim] > 1)
-    }
-}
-
-fn sides<'n>(graph: &'n Graph, node: &'n Node, dot: &'n DotGeneral) -> [Side<'n>; 2] {
-    [(0, &dot.lhs_batch, &dot.lhs_contracting), (1, &dot.rhs_batch, &dot.rhs_contracting)].map(
-        |(operand, batch, contracting)| {
-            let shape = &graph.ty(node.operands[operand]).shape[..];
-            let free =
-                (0..shape.len()).filter(|dim| !batch.contains(dim) && !contracting.contains(dim)).collect();
-            Side { batch, contracting, free, shape }
-        },
-    )
-}
-
-/// The extents of the axes that each batch dimension of a matmul joins: several if a reader of the result sees it apart.
-fn batch_axes(graph: &Graph, readers: &[(NodeId, usize)], side: &Side) -> Vec<Vec<usize>> {
-    let whole: Vec<Vec<usize>> = side.large(side.batch).map(|dim| vec![side.shape[dim]]).collect();
-    let apart = |reader: &(NodeId, usize)| -> Option<Vec<Vec<usize>>> {
-        let node = graph.node(reader.0);
-        let Traits::View(ViewMap::Reshape) = graph.traits(node) else { return None };
-        let (old, new) = (&graph.ty(node.operands[0]).shape, &graph.ty(node.results[0]).shape);
-        let behind = &old[side.batch.len()..];
-        let mut parts = new.strip_suffix(behind)?.iter().copied().filter(|&extent| extent > 1);
-        let mut axes = Vec::with_capacity(whole.len());
-        for extent in whole.iter().flatten() {
-            let mut own: Vec<usize> = Vec::new();
-            while own.iter().product::<usize>() < *extent {
-                own.push(parts.next()?);
-            }
-            axes.push(own);
-        }
-        let fits = axes.iter().zip(&whole).all(|(own, whole)| own.iter().product::<usize>() == whole[0]);
-        (fits && parts.next().is_none()).then_some(axes)
-    };
-    readers.iter().find_map(apart).unwrap_or(whole)
-}
-
-/// The dimensions of a matmul's result.
-fn product_dims(sides: &[Side; 2], dims: [&Dims; 2]) -> Dims {
-    let of =
-        |side: usize, some: &[usize]| some.iter().map(move |&dim| dims[side][dim].clone()).collect::<Dims>();
-    [of(0, sides[0].batch), of(0, &sides[0].free), of(1, &sides[1].free)].concat()
-}
-
 /// The analysis from one matmul on.
 pub(super) struct Flow<'g> {
     graph: &'g Graph,
@@ -150,12 +97,14 @@ pub(super) struct Flow<'g> {
 
 impl<'g> Flow<'g> {
     /// Follows the result of a matmul as the scores of queries on its left and keys on its right, or the other way round.
-    /// `None` if no weights are computed from it.
+    /// Of two free dimensions of the queries, this one counts them, and the other one heads that share their keys. `None`
+    /// if no weights are computed from it.
     pub fn of(
         graph: &'g Graph,
         uses: &'g [Vec<(NodeId, usize)>],
         seed: NodeId,
         queries_left: bool,
+        counting: usize,
     ) -> Option<Flow<'g>> {
         let node = graph.node(seed);
         let Op::DotGeneral(dot) = &node.op else { return None };
@@ -169,15 +118,18 @@ impl<'g> Flow<'g> {
         };
         let mut dims = [vec![Vec::new(); sides[0].shape.len()], vec![Vec::new(); sides[1].shape.len()]];
         let batch = batch_axes(graph, &uses[node.results[0].index()], &sides[0]);
-        let free = [only(&sides[0], &sides[0].free)?, only(&sides[1], &sides[1].free)?];
         let (queries, keys) = if queries_left { (0, 1) } else { (1, 0) };
         let depth = only(&sides[0], sides[0].contracting)?;
-        let axes = Axes::new(
-            batch.concat(),
-            sides[queries].shape[free[queries]],
-            sides[keys].shape[free[keys]],
-            sides[0].shape[depth],
-        );
+        let column = only(&sides[keys], &sides[keys].free)?;
+        let free: Vec<usize> = sides[queries].large(&sides[queries].free).collect();
+        let (row, shared) = match (&free[..], counting) {
+            (&[row], 0) => (row, None),
+            (&[row, shared], 0) | (&[shared, row], 1) => (row, Some(shared)),
+            _ => return None,
+        };
+        let extent = |dim: usize| sides[queries].shape[dim];
+        let (rows, columns, features) = (extent(row), sides[keys].shape[column], sides[0].shape[depth]);
+        let axes = Axes::new(batch.concat(), rows, columns, features, shared.map(extent));
         for (side, dims) in sides.iter().zip(&mut dims) {
             let mut first = 0;
             for (dim, parts) in side.large(side.batch).zip(&batch) {
@@ -186,8 +138,11 @@ impl<'g> Flow<'g> {
             }
             side.large(side.contracting).for_each(|dim| dims[dim] = vec![axes.depth()]);
         }
-        dims[queries][free[queries]] = vec![axes.rows()];
-        dims[keys][free[keys]] = vec![axes.columns()];
+        dims[queries][row] = vec![axes.rows()];
+        if let (Some(dim), Some(axis)) = (shared, axes.shared()) {
+            dims[queries][dim] = vec![axis];
+        }
+        dims[keys][column] = vec![axes.columns()];
         let result = product_dims(&sides, [&dims[0], &dims[1]]);
         let operand = |side: usize| Operand { value: node.operands[side], dims: dims[side].clone() };
         let mut flow = Flow {
@@ -242,7 +197,12 @@ impl<'g> Flow<'g> {
             Traits::Elementwise(Elementwise::Convert) if conversions && old.dtype.is_float() => {
                 current.dims.clone()
             }
-            _ => return None,
+            Traits::Elementwise(_)
+            | Traits::Constant(_)
+            | Traits::Iota { .. }
+            | Traits::Collective(_)
+            | Traits::Opaque
+            | Traits::Refused => return None,
         };
         Some(Operand { value, dims })
     }
@@ -316,7 +276,12 @@ impl<'g> Flow<'g> {
                     .filter(|(m, _)| same && matches!(m, Meaning::Maximum(_)))
                     .cloned()
             }
-            _ => None,
+            Traits::Elementwise(Elementwise::Clamp)
+            | Traits::Constant(_)
+            | Traits::Iota { .. }
+            | Traits::Collective(_)
+            | Traits::Opaque
+            | Traits::Refused => None,
         }
     }
 
@@ -463,21 +428,24 @@ impl<'g> Flow<'g> {
         for side in [0, 1] {
             let Some((meaning, dims)) = self.known(node.operands[side]).cloned() else { continue };
             let own = &sides[side];
-            let mut batch = axes_of(&dims, own.batch);
-            batch.sort_unstable();
-            let (over, free) = (axes_of(&dims, own.contracting), axes_of(&dims, &own.free));
-            let ([over], [free], true) =
-                (&over[..], &free[..], batch.iter().copied().eq(0..self.axes.batch()))
-            else {
-                continue;
+            let sorted = |some: &[usize]| {
+                let mut axes = axes_of(&dims, some);
+                axes.sort_unstable();
+                axes
             };
-            let [rows, columns, depth] = [self.axes.rows(), self.axes.columns(), self.axes.depth()];
+            let (over, free) = (sorted(own.contracting), sorted(&own.free));
+            if !sorted(own.batch).into_iter().eq(0..self.axes.batch()) {
+                continue;
+            }
+            let (queries, columns, depth) =
+                (self.axes.of_queries(), vec![self.axes.columns()], vec![self.axes.depth()]);
             let (new, role, other_free) = match &meaning {
-                Meaning::Values if [*over, *free] == [depth, columns] => (None, Meaning::Cotangent, rows),
+                Meaning::Values if over == depth && free == columns => (None, Meaning::Cotangent, queries),
+                Meaning::Cotangent if over == depth && free == queries => (None, Meaning::Values, columns),
                 Meaning::Terms(terms)
-                    if [*over, *free] == [columns, rows] || [*over, *free] == [rows, columns] =>
+                    if (over == columns && free == queries) || (over == queries && free == columns) =>
                 {
-                    let by_keys = *over == columns;
+                    let by_keys = over == columns;
                     let (product, factor, role) = if terms.is_weights() {
                         match by_keys {
                             true => (Product::Output, 1.0, Meaning::Values),
@@ -494,7 +462,7 @@ impl<'g> Flow<'g> {
                 }
                 _ => continue,
             };
-            let other = self.beside(&sides, side, &dims, other_free)?;
+            let other = self.beside(&sides, side, &dims, &other_free)?;
             let both = if side == 0 { [&dims, &other] } else { [&other, &dims] };
             let result = product_dims(&sides, both);
             self.joins(Operand { value: node.operands[1 - side], dims: other }, role)?;
@@ -509,18 +477,26 @@ impl<'g> Flow<'g> {
         None
     }
 
-    /// The dimensions of the other operand of a matmul, whose only free axis is `free`.
-    fn beside(&self, sides: &[Side; 2], side: usize, dims: &Dims, free: Axis) -> Option<Dims> {
+    /// The dimensions of the other operand of a matmul, whose free axes are these; `None` if their extents do not tell them
+    /// apart.
+    fn beside(&self, sides: &[Side; 2], side: usize, dims: &Dims, free: &[Axis]) -> Option<Dims> {
         let (own, other) = (&sides[side], &sides[1 - side]);
         let mut beside = vec![Vec::new(); other.shape.len()];
         let pairs = own.batch.iter().zip(other.batch).chain(own.contracting.iter().zip(other.contracting));
         for (&dim, &place) in pairs {
             beside[place].clone_from(&dims[dim]);
         }
-        let mut large = other.large(&other.free);
-        let place = large.next().filter(|&dim| other.shape[dim] == self.axes.sizes[free])?;
-        beside[place] = vec![free];
-        large.next().is_none().then_some(beside)
+        let mut left = free.to_vec();
+        for place in other.large(&other.free) {
+            let fits = |axis: &Axis| self.axes.sizes[*axis] == other.shape[place];
+            let axis = left.iter().copied().find(fits)?;
+            left.retain(|other| *other != axis);
+            if left.iter().any(fits) {
+                return None;
+            }
+            beside[place] = vec![axis];
+        }
+        left.is_empty().then_some(beside)
     }
 
     /// Whether a value has this role; the first of its role that is met gets it.

@@ -15,6 +15,7 @@
 
 mod axes;
 mod flow;
+mod matmul;
 mod places;
 mod terms;
 
@@ -29,18 +30,20 @@ use partita_ir::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The graph with each attention that is written out as a composite.
+/// The graph with each attention that is written out as a composite, without nodes that no result needs.
 ///
 /// # Errors
 /// Those of building nodes: none for a well-formed graph.
 pub fn recognise_attention(graph: &Graph) -> Result<Graph> {
+    let graph = &prune(graph.clone());
     let uses = graph.uses();
     let mut found: Vec<Attention> = Vec::new();
     for seed in graph.node_ids() {
         if !matches!(graph.node(seed).op, Op::DotGeneral(_)) {
             continue;
         }
-        let flows = [true, false].into_iter().filter_map(|left| Flow::of(graph, &uses, seed, left));
+        let readings = [(true, 0), (false, 0), (true, 1), (false, 1)].into_iter();
+        let flows = readings.filter_map(|(left, counting)| Flow::of(graph, &uses, seed, left, counting));
         found.extend(flows.filter_map(|flow| Attention::of(graph, seed, flow)).next());
     }
     if found.is_empty() {
@@ -148,25 +151,33 @@ impl Attention {
         false
     }
 
-    /// The axes of a tensor of the composite whose third dimension is this one.
-    fn order(&self, third: Axis) -> Vec<Axis> {
-        (0..self.axes.batch()).chain([third, self.axes.depth()]).collect()
+    /// The axes of a tensor of the composite, one after the other, and its shape. A tensor with axes of queries has the
+    /// shape of these, another that of keys.
+    fn order(&self, dims: &Dims) -> (Vec<Axis>, [usize; 4]) {
+        let axes = &self.axes;
+        let is_query = dims.iter().flatten().any(|&axis| axis == axes.rows());
+        let shared = axes.shared().filter(|_| is_query);
+        let third = if is_query { axes.rows() } else { axes.columns() };
+        let order = (0..axes.batch()).chain(shared).chain([third, axes.depth()]).collect();
+        let batch = &axes.sizes[..axes.batch()];
+        let (groups, batch) =
+            batch.split_last().map_or((1, 1), |(&groups, rest)| (groups, rest.iter().product()));
+        let heads = groups * shared.map_or(1, |axis| axes.sizes[axis]);
+        (order, [batch, heads, axes.sizes[third], axes.sizes[axes.depth()]])
+    }
+
+    fn sizes(&self, axes: &[Axis]) -> Vec<usize> {
+        axes.iter().map(|&axis| self.axes.sizes[axis]).collect()
     }
 
     /// A value as `[batch, heads, queries or keys, features]`.
     fn canonical(&self, b: &mut GraphBuilder, value: ValueId, dims: &Dims) -> Result<ValueId> {
-        let sizes = |axes: &[Axis]| axes.iter().map(|&axis| self.axes.sizes[axis]).collect::<Vec<usize>>();
         let own: Vec<Axis> = dims.iter().flatten().copied().collect();
-        let is_row = own.contains(&self.axes.rows());
-        let order = self.order(if is_row { self.axes.rows() } else { self.axes.columns() });
+        let (order, shape) = self.order(dims);
         let value = b.convert(value, self.dtype)?;
-        let value = b.reshape(value, &sizes(&own))?;
+        let value = b.reshape(value, &self.sizes(&own))?;
         let value = permuted(b, value, &own, &order)?;
-        let shape = sizes(&order);
-        let (batch, rest) = shape.split_at(shape.len() - 2);
-        let (heads, batch) =
-            batch.split_last().map_or((1, 1), |(&heads, rest)| (heads, rest.iter().product()));
-        b.reshape(value, &[&[batch, heads], rest].concat())
+        b.reshape(value, &shape)
     }
 
     /// A result of the composite with these dimensions and this type.
@@ -178,10 +189,8 @@ impl Attention {
         ty: &TensorType,
     ) -> Result<ValueId> {
         let own: Vec<Axis> = dims.iter().flatten().copied().collect();
-        let is_row = own.contains(&self.axes.rows());
-        let order = self.order(if is_row { self.axes.rows() } else { self.axes.columns() });
-        let sizes: Vec<usize> = order.iter().map(|&axis| self.axes.sizes[axis]).collect();
-        let value = b.reshape(value, &sizes)?;
+        let (order, _) = self.order(dims);
+        let value = b.reshape(value, &self.sizes(&order))?;
         let value = permuted(b, value, &order, &own)?;
         let value = b.reshape(value, &ty.shape)?;
         b.convert(value, ty.dtype)
