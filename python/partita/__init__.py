@@ -14,7 +14,7 @@ All ranks run in this process. PyTorch is needed only for models that are module
 not import it, nor numpy.
 """
 
-from partita import optim
+from partita import _launched, optim
 from partita._compile import compile_str
 from partita._load import Model, load
 from partita._partita import Mesh, PartitaError, Plan, Report
@@ -25,6 +25,8 @@ from partita._schedule import At, Schedule, Subgraphs
 from partita._trainer import Trainer
 
 __version__ = "0.1.0"
+
+_launched.start()
 
 __all__ = [
     "At",

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 import os
+import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +19,8 @@ from torch.utils import _pytree as pytree
 from partita import _partita
 from partita._error import refuse
 from partita._load import Model
+from partita._reached import Reached, only_trained
+from partita._rows import ranges_of
 
 
 def load(
@@ -61,47 +66,187 @@ def with_loss(module: torch.nn.Module, loss: Callable[..., Any], count: int) -> 
     return wrapped
 
 
+# PyTorch patches its modules while it exports one: one at a time, in the whole process.
+_LOCK = threading.Lock()
+_TURN = threading.local()
+
+
+@contextmanager
+def turn() -> Iterator[None]:
+    """Inside, no other thread exports a module. It may be nested."""
+    if has_turn():
+        yield
+        return
+    with _LOCK:
+        _TURN.is_here = True
+        try:
+            yield
+        finally:
+            _TURN.is_here = False
+
+
+def has_turn() -> bool:
+    """Whether this thread is inside a ``turn``."""
+    return getattr(_TURN, "is_here", False)
+
+
+def share_turn(has: bool) -> None:
+    """Called first in a thread that a waiting thread has started, with what ``has_turn`` said there."""
+    _TURN.is_here = has
+
+
 def _exported(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    with _custom_functions() as functions:
+    """The exported program of a module. E390, E391 as ``load``; E415 if the module does not take these arguments."""
+    check_arguments(module, args, kwargs)
+    with turn(), _gradients_of_their_own() as found, _quiet():
         try:
             exported = torch.export.export(module, args, kwargs, strict=False)
         except Exception as error:
-            reason = str(error).strip() or type(error).__name__
-            raise refuse(
-                "E390",
-                f"PyTorch cannot export {type(module).__name__}",
-                expected="a module that torch.export captures: no branches on values of tensors",
-                found=f"{type(error).__name__}: {reason}",
-                help="change the line that PyTorch names, or export a part of the module",
-            ) from error
-    if functions:
+            raise _reason(module, args, kwargs, error) from error
+    for name, part in module.named_modules():
+        # Those of the module itself run around its passes.
+        if name and (part._backward_hooks or part._backward_pre_hooks):
+            found.append(f"a backward hook of the module {name}")
+    if found:
         raise refuse(
             "E391",
-            f"{type(module).__name__} uses a custom autograd.Function",
+            f"{type(module).__name__} has gradients that do not follow from its forward pass",
             expected="modules whose gradients follow from their forward pass",
-            found=", ".join(functions),
-            help="torch.export loses its backward pass; write the function with differentiable ops",
+            found="; ".join(found),
+            help="torch.export loses them; write the function with differentiable ops, and put hooks on what the "
+            "planned module returns or on its parameters",
         )
     return exported
 
 
-@contextmanager
-def _custom_functions() -> Iterator[list[str]]:
-    """The names of the custom ``autograd.Function`` classes that are applied inside."""
-    found: list[str] = []
-    original = torch.autograd.Function.__dict__["apply"]
-
-    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
-        name = f"{cls.__module__}.{cls.__qualname__}"
-        if not cls.__module__.startswith("torch.") and name not in found:
-            found.append(name)
-        return original.__get__(None, cls)(*args, **kwargs)
-
-    torch.autograd.Function.apply = classmethod(apply)
+def check_arguments(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """E430 and E414 unless ``forward`` takes so many arguments with these names; E415 for arrays of other libraries."""
+    kind = type(module).__name__
+    signature = inspect.signature(module.forward)
     try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise refuse(
+            "E430" if "missing" in str(error) else "E414",
+            f"{kind} is called with other arguments than it takes",
+            expected=f"{kind}{signature}",
+            found=f"{_shown(args, kwargs)}: {error}",
+        ) from None
+    foreign = [value for value in pytree.tree_leaves((args, kwargs)) if type(value).__name__ in ("ndarray", "ArrayImpl")]
+    if foreign:
+        raise refuse(
+            "E415",
+            f"{kind} is called with arrays",
+            expected="tensors of PyTorch",
+            found=_shown(args, kwargs),
+            help="torch.as_tensor(array) shares the memory of an array",
+        )
+
+
+def _shown(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """The arguments of a call, tensors as their types."""
+
+    def shown(value: Any) -> str:
+        if isinstance(value, torch.Tensor) or type(value).__name__ in ("ndarray", "ArrayImpl"):
+            prefix = "" if isinstance(value, torch.Tensor) else f"{type(value).__name__} "
+            return f"{prefix}{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+        text = repr(value)
+        return text if len(text) <= 40 else f"a {type(value).__name__}"
+
+    return "(" + ", ".join([*map(shown, args), *(f"{name}={shown(value)}" for name, value in kwargs.items())]) + ")"
+
+
+def _reason(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Exception:
+    """Why a module was not exported: it does not take such arguments at all, or PyTorch cannot trace it."""
+    kind = type(module).__name__
+    own = _error_of_module(module, args, kwargs)
+    if own is not None:
+        return refuse(
+            "E415",
+            f"{kind} does not take these inputs",
+            expected="inputs that the module itself takes",
+            found=f"{_shown(args, kwargs)}: {type(own).__name__}: {str(own).strip()}",
+        )
+    reason = str(error).strip() or type(error).__name__
+    return refuse(
+        "E390",
+        f"PyTorch cannot export {kind}",
+        expected="a module that torch.export captures: no branches on values of tensors",
+        found=f"{type(error).__name__}: {reason}",
+        help="change the line that PyTorch names, or export a part of the module",
+    )
+
+
+def _error_of_module(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | None:
+    """What the module itself says to these arguments, as if it were called. Its buffers stay, and random numbers too."""
+    buffers = {name: value.clone() for name, value in module.named_buffers()}
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.func.functional_call(module, buffers, args, kwargs)
+    except Exception as error:
+        return error
+    return None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what PyTorch logs of an op that does not fit: the error that follows says the same."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextmanager
+def _gradients_of_their_own() -> Iterator[list[str]]:
+    """What is met inside, in words, that changes gradients and is lost: custom classes of ``autograd.Function`` that are
+    applied under whatever name, and hooks that are registered on tensors."""
+    found: list[str] = []
+    node = torch.autograd.function.BackwardCFunction
+    thread = threading.get_ident()
+
+    def is_own(module: str) -> bool:
+        return threading.get_ident() == thread and not (module + ".").startswith("torch.")
+
+    def note(text: str) -> None:
+        if text not in found:
+            found.append(text)
+
+    # Each application makes a node of the graph of autograd, even where nothing requires a gradient.
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        cls = getattr(type(self), "_forward_cls", type(self))
+        if is_own(cls.__module__):
+            note(f"the custom autograd.Function {cls.__module__}.{cls.__qualname__}")
+        original_init(self, *args, **kwargs)
+
+    def hooked(name: str) -> Any:
+        original = getattr(torch.Tensor, name)
+
+        def register(self: Any, hook: Any) -> Any:
+            frame = sys._getframe(1)
+            if is_own(frame.f_globals.get("__name__", "")):
+                note(f"{name} at {frame.f_code.co_filename}:{frame.f_lineno}")
+            return original(self, hook)
+
+        return register
+
+    original_init = node.__init__
+    hooks = ("register_hook", "register_post_accumulate_grad_hook")
+    kept = [(torch.Tensor, name, torch.Tensor.__dict__.get(name), hooked(name)) for name in hooks]
+    kept.append((node, "__init__", node.__dict__.get("__init__"), init))
+    try:
+        for owner, name, _, patched in kept:
+            setattr(owner, name, patched)
         yield found
     finally:
-        torch.autograd.Function.apply = original
+        for owner, name, before, _ in kept:
+            if before is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
 
 
 def _imported(
@@ -112,12 +257,19 @@ def _imported(
     ranks: int | None = None,
     function: Callable[..., Any] | None = None,
 ) -> Model:
+    reached = Reached(exported)
+
+    def save(path: str) -> None:
+        with turn(), only_trained(exported, reached.trained(loss)):
+            torch.export.save(exported, path)
+
     with tempfile.TemporaryDirectory(prefix="partita-") as folder:
         path = os.path.join(folder, "model.pt2")
-        torch.export.save(exported, path)
+        save(path)
         # The file is mapped: its bytes stay after its name is gone.
         native = _partita.Model(path, loss, batch, ranks)
-    return Model(native, module, _returning(exported), lambda path: torch.export.save(exported, path), function)
+
+    return Model(native, module, _returning(exported), save, function, reached, ranges_of(exported))
 
 
 def _returning(exported: Any) -> Callable[[Sequence[Any]], Any]:

@@ -65,8 +65,10 @@ def traced(function: Callable[..., Any], inputs: Sequence[tuple[torch.dtype, Seq
     E381 for a function that draws random numbers.
     """
     found: list[Any] = []
+    has_turn = _export.has_turn()
 
     def export() -> None:
+        _export.share_turn(has_turn)
         try:
             kind = type(name, (_Call,), {})
             examples = tuple(torch.empty(tuple(shape), dtype=dtype) for dtype, shape in inputs)

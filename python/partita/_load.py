@@ -12,6 +12,9 @@ from partita._tensors import to_numpy, to_torch
 if TYPE_CHECKING:
     import torch
 
+    from partita._reached import Reached
+    from partita._rows import Range
+
 __all__ = ["Model", "load"]
 
 
@@ -25,8 +28,14 @@ class Model:
         returned: Callable[[Sequence[Any]], Any] | None = None,
         file: str | Callable[[str], object] = "",
         loss: Callable[..., Any] | None = None,
+        reached: Reached | None = None,
+        ranges: dict[str, list[Range]] | None = None,
     ) -> None:
         self._native = native
+        # Which parameters and inputs gradients of the outputs reach, of a module.
+        self._reached = reached
+        # The indices that inputs may contain.
+        self._ranges = ranges or {}
         # The file that it came from, or what writes one.
         self._file = file
         self._module = module
@@ -48,7 +57,7 @@ class Model:
 
     @property
     def parameters(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """The trained tensors by name: element type and shape."""
+        """The trained tensors by name: element type and shape. Parameters that no output depends on are not trained."""
         return {name: (dtype, tuple(shape)) for name, dtype, shape in self._native.parameters()}
 
     @property
@@ -112,8 +121,9 @@ def load(
     ``example_inputs``, a tuple of its arguments; ``jax.ShapeDtypeStruct`` will do.
 
     Raises ``PartitaError``: E350 to E354 for a file that cannot be read, E355 and E356 for what a step cannot have,
-    E360 for an unclear loss, E390 for a module that PyTorch cannot export, E391 for a custom ``autograd.Function``, E140 to
-    E149 for a text that cannot be read.
+    E360 for an unclear loss, E390 for a module that PyTorch cannot export, E391 for a custom ``autograd.Function`` or a hook
+    on a tensor in it, E414, E415 and E430 for example inputs that the module does not take, E140 to E149 for a text that
+    cannot be read.
     """
     from partita._program import Program, is_text, lowered_text
 

@@ -18,12 +18,13 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from partita import _export, _partita
+from partita import _export, _launched, _partita
 from partita._error import refuse
 from partita._lent import Homes, Occupied, Pass
 from partita._load import Model
 from partita._observed import observe
 from partita._partita import Mesh, Plan
+from partita._rows import check_rows
 from partita._tensors import pack, to_torch
 
 _HOOKS = ("_hooks", "_hooks_with_kwargs", "_hooks_always_called")
@@ -162,6 +163,11 @@ class Programs:
     ) -> list[Any]:
         """The gradients with respect to inputs and parameters, None where one is not needed."""
         count = len(self.inputs)
+        # As in PyTorch, what no gradient reaches has none, and not zeros.
+        graph = self.model._reached
+        unreached = graph.names - graph.from_outputs([cotangent is not None for cotangent in cotangents])
+        names = [*self.inputs, *self.parameters]
+        needed = [is_needed and name not in unreached for name, is_needed in zip(names, needed)]
         of_inputs = [f"grad.{name}" for name, is_needed in zip(self.inputs, needed) if is_needed]
         of_parameters = [f"grad.{name}" for name, is_needed in zip(self.parameters, needed[count:]) if is_needed]
         kind = _training(differentiated)
@@ -302,31 +308,45 @@ class Planning:
 
     def find(self, call: Call) -> Programs:
         """The programs for these inputs, exported and planned if they are new."""
-        module, args, kwargs = call.module, call.args, call.kwargs
         # Types of numbers that PyTorch casts to are a part of the program.
         cast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
         key = (call.key(), cast)
-        if key not in self.programs or not self.programs[key].is_current(module):
-            plain = self.original(module)
-            # The hooks of the module itself run around its passes; those of modules inside are a part of the program.
-            plain.__dict__.update({name: OrderedDict() for name in plain.__dict__ if name.endswith(_HOOKS)})
-            # A program has all gradients: which of them are needed is asked in each pass.
-            frozen = [value for value in module.parameters() if not value.requires_grad and value.is_floating_point()]
-            try:
-                for value in frozen:
-                    value.requires_grad_(True)
-                # What is saved says which parameters are trained.
-                exported = _export._exported(plain, args, kwargs)
-                model = _export._imported(exported, plain)
-            finally:
-                for value in frozen:
-                    value.requires_grad_(False)
-            if self.same is not None:
-                self.same.check(args, kwargs)
-            if key in self.programs:
-                self.programs[key].close()
-            self.programs[key] = Programs(module, model, self.plan, self.mesh, self.homes)
-        return self.programs[key]
+        found = self.programs.get(key)
+        if found is not None and found.is_current(call.module):
+            return found
+        with _export.turn():
+            # Another thread may have planned them meanwhile.
+            found = self.programs.get(key)
+            if found is None or not found.is_current(call.module):
+                made = self._made(call)
+                if found is not None:
+                    found.close()
+                found = self.programs[key] = made
+        return found
+
+    def _made(self, call: Call) -> Programs:
+        """The programs for these inputs, new."""
+        module, args, kwargs = call.module, call.args, call.kwargs
+        if not self.programs and _launched.is_launched():
+            tensors = [*module.named_parameters(), *module.named_buffers()]
+            _launched.compare("weights", ((name, pack(value)) for name, value in tensors))
+        plain = self.original(module)
+        # The hooks of the module itself run around its passes; those of modules inside are a part of the program.
+        plain.__dict__.update({name: OrderedDict() for name in plain.__dict__ if name.endswith(_HOOKS)})
+        # A program has all gradients: which of them are needed is asked in each pass.
+        frozen = [value for value in module.parameters() if not value.requires_grad and value.is_floating_point()]
+        try:
+            for value in frozen:
+                value.requires_grad_(True)
+            # What is saved says which parameters are trained.
+            exported = _export._exported(plain, args, kwargs)
+            model = _export._imported(exported, plain)
+        finally:
+            for value in frozen:
+                value.requires_grad_(False)
+        if self.same is not None:
+            self.same.check(args, kwargs)
+        return Programs(module, model, self.plan, self.mesh, self.homes)
 
 
 class Call:
@@ -366,7 +386,11 @@ def _parts(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
 def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     call = Call(self, args, kwargs)
     programs = self._planning.find(call)
+    if _launched.checks_inputs():
+        _launched.compare("inputs", ((name, pack(value)) for name, value in zip(programs.inputs, call.inputs)))
     inputs, parameters = call.inputs, [call.parameters[place] for place in programs.places]
+    if programs.model._ranges:
+        check_rows(programs.model, ((name, pack(value)) for name, value in zip(programs.inputs, inputs)))
     is_differentiated = torch.is_grad_enabled() and any(value.requires_grad for value in [*inputs, *parameters])
     if is_differentiated:
         outputs = list(_Step.apply(programs, self, *inputs, *parameters))

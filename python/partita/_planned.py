@@ -8,6 +8,7 @@ from partita import _partita
 from partita._load import Model, named_inputs
 from partita._observed import observe
 from partita._partita import Mesh, Plan
+from partita._rows import check_rows
 from partita._tensors import pack, to_numpy
 
 __all__ = ["Planned", "planned"]
@@ -28,6 +29,7 @@ class Planned:
         given = named_inputs(self.model, inputs[0] if len(inputs) == 1 else inputs) if inputs else named
         types = self.model.inputs
         packed = [(name, pack(value, types[name][0] if name in types else None)) for name, value in given.items()]
+        check_rows(self.model, packed)
         outputs = list(self.model.outputs)
         with observe("partita::forward", self._native):
             found = self._native.run(packed, outputs, 0)

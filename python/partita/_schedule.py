@@ -36,6 +36,7 @@ def step_options(
     rule = optim.of(optimizer)
     options = {
         "optimizer": rule.constants(),
+        "decay_1d": rule.decay_1d,
         "microbatches": microbatches,
         "clip_grad_norm": clip_grad_norm,
         "sequence_parallel": sequence_parallel,
@@ -192,7 +193,8 @@ class Schedule(At):
         super().__init__(self, "")
         self.model = model
         self.mesh = mesh_of(mesh)
-        self._optimizer, self._options = step_options(optimizer, microbatches, clip_grad_norm, sequence_parallel, precision)
+        rule, self._options = step_options(optimizer, microbatches, clip_grad_norm, sequence_parallel, precision)
+        self._optimizer = rule if optimizer is None else optimizer
         self._native = _partita.Schedule(model._native, self.mesh, self._options)
         if plan is not None:
             self.extend(plan)

@@ -7,10 +7,12 @@ import pathlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from partita import _partita
+from partita import _launched, _partita, optim
+from partita._error import refuse
 from partita._load import Model, named_inputs
 from partita._observed import observe
 from partita._partita import Mesh, Plan
+from partita._rows import check_rows
 from partita._schedule import mesh_of, plan_of, step_options
 from partita._tensors import pack, to_numpy, to_torch
 
@@ -25,13 +27,16 @@ class Trainer:
     ``engine="torch"``, each in a process of a launcher, on the runtime of PyTorch (see ``partita.torch``).
 
     ``plan`` is a ``Plan``, a text, a dictionary from module patterns to styles, or None, which shards only the batch.
-    ``optimizer`` is one of ``partita.optim``, its name, or a new optimizer of PyTorch, which is read and not changed;
-    AdamW by default. With ``microbatches``, the gradients of the parts of a batch are summed before the update. With
-    ``precision="bf16"`` the model computes in bf16 while parameters, their gradients and updates keep f32;
-    ``precision="f16"`` also scales the loss, and skips steps whose gradients are not finite.
+    ``optimizer`` is one of ``partita.optim``, its name, or a new optimizer of PyTorch; AdamW by default. Of PyTorch's, the
+    rule is read once and the learning rate before each step, so its schedulers work; its parameters and states stay as they
+    are. With ``microbatches``, the gradients of the parts of a batch are summed before the update. Parameters that the
+    loss does not depend on are left alone, as by optimizers of PyTorch. With ``precision="bf16"`` the model computes in bf16
+    while parameters, their gradients and updates keep f32; ``precision="f16"`` also scales the loss, and skips steps whose
+    gradients are not finite.
 
-    Raises ``PartitaError``: E055 for a model without a loss, E057 for an optimizer's number out of range, what the plan
-    refuses, E394 for what PyTorch cannot run.
+    Raises ``PartitaError``: E055 for a model without a loss, E057 for an optimizer that a planned step cannot have or a
+    number of it out of range, E391 for hooks of parameters, which no step would run, E395 for launched processes with
+    different weights, what the plan refuses, E394 for what PyTorch cannot run.
     """
 
     def __init__(
@@ -54,18 +59,32 @@ class Trainer:
         self.plan = plan_of(plan)
         rule, options = step_options(optimizer, microbatches, clip_grad_norm, sequence_parallel, precision)
         if _options is not None:
-            options = _options | {"optimizer": options["optimizer"]}
-        self.lr = rule.lr
+            options = _options | {"optimizer": options["optimizer"], "decay_1d": options["decay_1d"]}
+        self._lr = rule.lr
         self._precision = precision
+        is_followed = optimizer is not None and not isinstance(optimizer, (str, optim.Optimizer))
+        self._followed = optim.Followed(optimizer) if is_followed else None
         self.grad_norm: float | None = None
-        if engine == "native":
-            self._native: _partita.Trainer | Ranks = _partita.Trainer(model._native, self.plan, self.mesh, options, seed)
-        elif engine == "torch":
+        if _launched.is_launched():
+            native = model._native
+            names = [name for name, _, _ in native.parameters() + native.states()]
+            found = ((name, native.value(name)) for name in names)
+            _launched.compare("weights", ((name, value) for name, value in found if value is not None))
+        if engine not in ("native", "torch"):
+            raise ValueError(f"no engine {engine!r}: expected native or torch")
+
+        def make() -> _partita.Trainer | Ranks:
+            if engine == "native":
+                return _partita.Trainer(model._native, self.plan, self.mesh, options, seed)
             from partita.torch import _engine
 
-            self._native = _engine.Ranks(model, self.plan, self.mesh, rule, options, seed)
-        else:
-            raise ValueError(f"no engine {engine!r}: expected native or torch")
+            return _engine.Ranks(model, self.plan, self.mesh, rule, options, seed)
+
+        _check_hooks(model)
+        self._make = make
+        self._native: _partita.Trainer | Ranks | _Lost = make()
+        # Whether a step has failed so that no other one can follow.
+        self._has_failed = False
 
     def step(self, batch: Any, lr: float | None = None) -> float:
         """One step on a global batch, and its loss.
@@ -74,20 +93,47 @@ class Trainer:
         the learning rate of this step, by default the attribute ``lr``, which a program may change. Afterwards the
         attribute ``grad_norm`` has the norm of the gradients, if they are clipped.
 
+        Ctrl-C ends it with ``KeyboardInterrupt``; what is in memory is then lost, and the trainer continues with ``load``.
+
         Raises ``PartitaError``: E414, E415 and E430 for tensors that are unknown, of another shape or type, or missing;
-        E412 if the loss is not finite, which changes nothing.
+        E412 if the loss is not finite, which changes nothing; E423 for an index that PyTorch refuses; E427 after Ctrl-C.
         """
         types = self.model.inputs
         given = named_inputs(self.model, batch).items()
         packed = [(name, pack(value, types[name][0] if name in types else None)) for name, value in given]
-        with observe("partita::step", self._native):
-            loss, self.grad_norm = self._native.step(packed, self.lr if lr is None else lr)
+        if _launched.checks_inputs():
+            _launched.compare("inputs", packed)
+        check_rows(self.model, packed)
+        rate, steps = self.lr if lr is None else lr, self.steps
+        try:
+            with observe("partita::step", self._native):
+                loss, self.grad_norm = self._native.step(packed, rate)
+        except BaseException as error:
+            self._has_failed = self._has_failed or getattr(error, "code", None) in _FATAL
+            if isinstance(error, KeyboardInterrupt) and self.steps == steps:
+                # The ranks stopped in the middle of a step. Their folder of checkpoints is free again.
+                self._native = _Lost(steps)
+            raise
+        if self._followed is not None:
+            self._followed.stepped()
         return loss
 
     @property
     def loss_scale(self) -> float | None:
         """The factor of the loss in the next step; None where the loss is not scaled."""
         return None if self._precision != "f16" else float(to_numpy(self._native.get("optimizer.scale.loss")))
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the next step: that of the optimizer of PyTorch, if the trainer was made with one."""
+        return self._lr if self._followed is None else self._followed.lr
+
+    @lr.setter
+    def lr(self, rate: float) -> None:
+        if self._followed is None:
+            self._lr = rate
+        else:
+            self._followed.lr = rate
 
     @property
     def steps(self) -> int:
@@ -141,11 +187,55 @@ class Trainer:
         return pathlib.Path(self._native.save(folder, keep))
 
     def load(self, folder: str | os.PathLike[str], keep: int = 2) -> None:
-        """Continues from a checkpoint, or from the newest one of a folder, made on any mesh and under any plan.
+        """Continues from a checkpoint, or from the newest one of a folder, made on any mesh and under any plan. A
+        trainer whose step was interrupted or has failed goes on from there. A folder that another trainer writes to is only
+        read: save to another one.
 
         Raises ``PartitaError``: E311 to E313 if it cannot be read, E314 with a table if it is of another model.
         """
+        if self._has_failed or isinstance(self._native, _Lost):
+            self._native, self._has_failed = self._make(), False
         self._native.load(folder, keep)
 
     def __repr__(self) -> str:
         return f"Trainer({self.model!r} on {self.mesh}, {self.steps} steps)"
+
+
+# After these the ranks of a trainer run no other step.
+_FATAL = ("E410", "E411", "E413", "E417", "E418", "E427", "E443", "E447")
+
+
+class _Lost:
+    """In the place of ranks that Ctrl-C has stopped in the middle of a step."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+
+    def steps_taken(self) -> int:
+        """The steps that were taken as a whole."""
+        return self._steps
+
+    def __getattr__(self, name: str) -> Any:
+        raise refuse(
+            "E427",
+            "the step was interrupted",
+            expected="a trainer that has its parameters",
+            found=f"one that was stopped after {self._steps} steps, in the middle of the next one",
+            help="continue from the last checkpoint: trainer.load(folder), in this trainer or a new one",
+        )
+
+
+def _check_hooks(model: Model) -> None:
+    """E391 for hooks of parameters: a planned step has no moment at which they could run."""
+    module = model._module
+    if module is None:
+        return
+    for name, value in module.named_parameters():
+        if value._backward_hooks or getattr(value, "_post_accumulate_grad_hooks", None):
+            raise refuse(
+                "E391",
+                f"the parameter {name} has a hook that changes its gradient",
+                expected="parameters without hooks: forward pass, backward pass and update are one program",
+                found=f"a hook on {name}",
+                help="a built module, `sch.build()`, trains with loss.backward() and runs hooks of parameters",
+            )

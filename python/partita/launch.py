@@ -3,7 +3,8 @@
 Each process gets the variables of ``torchrun`` (``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE``,
 ``MASTER_ADDR``, ``MASTER_PORT``). The ranks of a mesh are shared among the processes, which exchange their tensors in
 mapped files; every process must plan and run the same steps on the same global tensors. Lines of output begin with the
-rank. When a process fails, the others are ended, and one message says which one it was.
+rank. When a process fails, the others are ended, and one message says which one it was. Weights of models that differ among
+processes are refused (E395); with ``PARTITA_CHECK=1`` inputs too.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ import time
 from collections.abc import Sequence
 
 from partita._error import refuse
+from partita._launched import report_of
 
 # How long the others have to end by themselves when one has failed.
 _GRACE_S = 2.0
+# How often it is asked who has failed.
+_LOOK_S = 0.1
 
 
 def variables(rank: int, count: int, port: int, folder: str) -> dict[str, str]:
@@ -69,7 +73,7 @@ def launch(command: Sequence[str], count: int, port: int | None = None) -> int:
             readers.append(threading.Thread(target=_print_lines, args=(rank, process, printing), daemon=True))
             threading.Thread(target=_report, args=(rank, process, ended), daemon=True).start()
             readers[-1].start()
-        return _wait(processes, readers, ended)
+        return _wait(processes, readers, ended, folder)
     finally:
         for process in processes:
             _signal(process, signal.SIGKILL)
@@ -77,38 +81,70 @@ def launch(command: Sequence[str], count: int, port: int | None = None) -> int:
 
 
 def _wait(
-    processes: list[subprocess.Popen[bytes]], readers: list[threading.Thread], ended: queue.Queue[int]
+    processes: list[subprocess.Popen[bytes]],
+    readers: list[threading.Thread],
+    ended: queue.Queue[int],
+    folder: str,
 ) -> int:
     """Waits for all processes; for the others only so long, when one has failed."""
     failed, code, deadline = None, 0, None
+    # What processes said that could not go on without another one.
+    left: dict[int, str] = {}
     remaining = len(processes)
-    while remaining:
+    while remaining and (deadline is None or time.monotonic() < deadline):
+        rank = None
         try:
             # Python's own wait is not ended by a signal without a limit.
-            rank = ended.get(timeout=0.5 if deadline is None else max(deadline - time.monotonic(), 0.0))
+            rank = ended.get(timeout=_LOOK_S)
+            remaining -= 1
         except queue.Empty:
-            if deadline is None:
-                continue
-            break
+            pass
         except KeyboardInterrupt:
             code, deadline = 130, time.monotonic() + _GRACE_S
             _signal_all(processes, signal.SIGINT)
             continue
-        remaining -= 1
-        if processes[rank].returncode and failed is None and code == 0:
-            failed, deadline = rank, time.monotonic() + _GRACE_S
-            _signal_all(processes, signal.SIGTERM)
+        if failed is not None or code:
+            continue
+        own = _read_reports(folder, len(processes), left)
+        if own is None and rank is not None and processes[rank].returncode and rank not in left:
+            own = rank
+        if own is not None:
+            # It may end by itself; what it has to say it has said.
+            failed, deadline = own, time.monotonic() + _GRACE_S
+            _signal_all([process for place, process in enumerate(processes) if place != own], signal.SIGTERM)
+        elif left and deadline is None:
+            deadline = time.monotonic() + _GRACE_S
+    running = [rank for rank, process in enumerate(processes) if process.poll() is None]
+    if left and failed is None and not code:
+        # The one that the others miss is still ending; or all others are done.
+        failed = next((rank for rank in running if rank not in left), min(left))
+    statuses = [process.poll() for process in processes]
     _signal_all(processes, signal.SIGKILL)
     for reader in readers:
         reader.join(1.0)
     if failed is not None:
-        status = processes[failed].returncode
+        # A process that is stopped here, after it has failed, has no code of its own.
+        status = statuses[failed] or 1
         code = status if status > 0 else 128 - status
         how = f"exit code {status}" if status > 0 else f"ended by {signal.Signals(-status).name}"
+        for line in left.get(failed, "").splitlines():
+            print(f"[rank {failed}] {line}", flush=True)
         others = "its output is above" if len(processes) == 1 else "its output is above; the other ranks were ended"
         error = refuse("E449", f"rank {failed} of {len(processes)} failed: {how}", help=others)
         print(error, file=sys.stderr, flush=True)
     return code
+
+
+def _read_reports(folder: str, count: int, left: dict[int, str]) -> int | None:
+    """A process that says that it has failed by itself; adds those that miss another one to ``left``."""
+    for rank in range(count):
+        report = report_of(folder, rank)
+        if rank not in left and report.exists():
+            text = report.read_text()
+            if not text:
+                return rank
+            left[rank] = text
+    return None
 
 
 def _print_lines(rank: int, process: subprocess.Popen[bytes], printing: threading.Lock) -> None:

@@ -157,7 +157,12 @@ impl Trainer {
             if let Some(run) = run_folder(&path) {
                 // A folder is open once.
                 *folder = None;
-                *folder = Some(RunFolder::reopen(run, saved.opened().meta(), keep)?);
+                *folder = match RunFolder::reopen(run, saved.opened().meta(), keep) {
+                    Ok(open) => Some(open),
+                    // The run that writes there goes on: this one only read, and saves elsewhere.
+                    Err(error) if error.code == "E331" => None,
+                    Err(error) => return Err(error),
+                };
             }
             Ok(())
         })

@@ -54,5 +54,5 @@ pub(crate) fn exceeded(what: &str, limit: String, found: String) -> Box<Diagnost
     Diagnostic::new("E358", format!("{what} is too large"))
         .expected(limit)
         .found(found)
-        .help("if the file is right, raise the limit in `Limits`")
+        .help("make the tensor smaller; a program in Rust may read the file with larger `Limits`")
 }

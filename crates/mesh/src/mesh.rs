@@ -4,6 +4,7 @@ use partita_base::{Diagnostic, Result, did_you_mean};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::num::IntErrorKind;
 
 /// Most ranks of a mesh; the limit keeps tables over all ranks small.
 const MAX_RANKS: usize = 1 << 24;
@@ -314,6 +315,9 @@ fn parse_axis(entry: &str) -> Result<(String, Option<usize>)> {
             .expected("a size of at least 1")
             .help(format!("leave `{name}` out, or write `{name}=1`"))),
         Ok(size) => Ok((name.to_string(), Some(size))),
+        Err(error) if *error.kind() == IntErrorKind::PosOverflow => {
+            Err(malformed("has a size that is too large"))
+        }
         Err(_) => Err(malformed("has a size that is not a number")),
     }
 }

@@ -101,11 +101,11 @@ pub fn step_once(
         }
         Err(error) => {
             let origin = &instruction.origin;
+            let path = if origin.path.is_empty() { "<root>" } else { &origin.path };
             Progress::Ended(StepOutcome::Failed(error.note(format!(
-                "rank {}, instruction {index}: {} in {}",
+                "rank {}, instruction {index}: {} in {path}",
                 program.rank(),
-                origin.what,
-                origin.path
+                origin.what
             ))))
         }
     }

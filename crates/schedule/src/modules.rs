@@ -245,8 +245,9 @@ impl<'a> Modules<'a> {
             }
         }
         let within = stage.map_or(String::new(), |stage| format!(" of stage {stage}"));
+        let shown = if pattern.is_empty() { "an empty pattern".to_string() } else { format!("`{pattern}`") };
         let mut error =
-            Diagnostic::new("E221", format!("`{pattern}` matches no module and no parameter{within}"))
+            Diagnostic::new("E221", format!("{shown} matches no module and no parameter{within}"))
                 .at(origin)
                 .expected("the path of a module, `*` for one component, `**` for any number");
         error.help = did_you_mean(pattern, names.iter().map(String::as_str));

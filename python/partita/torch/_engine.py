@@ -197,13 +197,17 @@ def _dtype(name: str) -> torch.dtype:
 
 def _optimizer(rule: optim.Optimizer, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
     """The optimizer of PyTorch with these constants. E394 for one that it does not have."""
+    given: Any = parameters
+    if not rule.decay_1d:
+        given = [{"params": [value for value in parameters if value.dim() >= 2]}]
+        given.append({"params": [value for value in parameters if value.dim() < 2], "weight_decay": 0.0})
     if isinstance(rule, optim.SGD):
         return torch.optim.SGD(
-            parameters, rule.lr, momentum=rule.momentum, weight_decay=rule.weight_decay, nesterov=rule.nesterov
+            given, rule.lr, momentum=rule.momentum, weight_decay=rule.weight_decay, nesterov=rule.nesterov
         )
     if isinstance(rule, optim.Adam):
         kind = torch.optim.AdamW if isinstance(rule, optim.AdamW) else torch.optim.Adam
-        return kind(parameters, rule.lr, betas=rule.betas, eps=rule.eps, weight_decay=rule.weight_decay)
+        return kind(given, rule.lr, betas=rule.betas, eps=rule.eps, weight_decay=rule.weight_decay)
     raise refuse(
         "E394", f"PyTorch has no optimizer {type(rule).__name__}", expected="SGD, Adam or AdamW", found=repr(rule)
     )

@@ -92,7 +92,7 @@ impl RunFolder {
                     .at(path.display().to_string())
                     .expected("a folder that no other process trains in")
                     .found(format!("a lock on {}", file.display()))
-                    .help("wait until that run ends, or name another folder with --checkpoint-dir"))
+                    .help("wait until that run ends, or name another folder (`--checkpoint-dir`)"))
             }
             Err(TryLockError::Error(error)) => Err(unwritable(path, error.to_string())),
         }
@@ -234,7 +234,7 @@ fn unwritable(path: &Path, found: String) -> Box<Diagnostic> {
         .at(path.display().to_string())
         .expected("a folder in which files can be created")
         .found(found)
-        .help("name another one with --checkpoint-dir, or check the permissions")
+        .help("name another one (`--checkpoint-dir`), or check the permissions")
 }
 
 /// E330 if a folder contains checkpoints.
@@ -250,7 +250,7 @@ fn unused(path: &Path) -> Result<()> {
             count => format!("{count} checkpoints, up to {name}"),
         })
         .help(format!(
-            "continue that run with --resume {}, or name another folder with --checkpoint-dir",
+            "continue that run with --resume {}, or name another folder (`--checkpoint-dir`)",
             path.display()
         )))
 }
