@@ -5,6 +5,7 @@
 // CHECK: collectives (2)
 // CHECK: collective_permute tensor<2x1x8x3xf64> (forward)
 // CHECK: collective_permute tensor<2x1x8x3xf64> (forward)
+// CHECK: forward: 2 collective_permute, 2 tensors, 768 bytes
 // ABSENT: all_gather
 // EQUAL: 1e-9
 module {

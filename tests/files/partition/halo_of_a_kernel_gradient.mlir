@@ -6,6 +6,7 @@
 // CHECK: collective_permute tensor<2x1x8x3xf64> (forward)
 // CHECK: collective_permute tensor<2x1x8x3xf64> (forward)
 // CHECK: all_reduce tensor<3x3x3x5xf64> (forward)
+// CHECK: forward: 1 all_reduce, 1 tensors, 1080 bytes
 // EQUAL: 1e-9
 module {
   sdy.mesh @mesh = <["sp"=4]>

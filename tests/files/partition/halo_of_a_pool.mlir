@@ -4,6 +4,7 @@
 // CHECK: y: [{sp}, {}]
 // CHECK: collectives (1)
 // CHECK: collective_permute tensor<1x3xf64> (forward)
+// CHECK: forward: 1 collective_permute, 1 tensors, 24 bytes
 // EQUAL: exact
 module {
   sdy.mesh @mesh = <["sp"=2]>

@@ -2,6 +2,7 @@
 // rank gets exactly the rows that its windows see.
 // RUN: print-layouts partition print-collectives
 // CHECK: y: [{}, {sp}, {}, {}]
+// CHECK: forward: 2 collective_permute, 2 tensors, 72 bytes
 // ABSENT: all_gather
 // EQUAL: 1e-9
 module {

@@ -7,7 +7,7 @@ use partita_ir::text::{PrintOptions, Ranks, parse, print_with};
 use partita_ir::{Annotation, Graph, Literal, Op, Phase, Role, TensorType, ValueId, evaluate};
 use partita_mesh::{Mesh, Sharding};
 use partita_nn::{
-    BertConfig, GptConfig, LlamaConfig, MlpConfig, ModelConfig, Optimizer, StepOptions, UnetConfig,
+    BertConfig, GptConfig, LlamaConfig, MlpConfig, ModelConfig, Optimizer, StepOptions, T5Config, UnetConfig,
     VitConfig, WideResNetConfig, train_step,
 };
 use partita_spmd::{Options, Partitioned, partition, uniform, virtual_ranks};
@@ -233,5 +233,25 @@ fn a_step_on_shards_of_images_equals_one_device() {
             // Adam would divide the rounding of gradients that are zero in exact arithmetic by itself.
             check_step(&config, &Mesh::new("mesh", axes), Optimizer::sgd());
         }
+    }
+}
+
+/// Cross attention, whose memory all layers of the decoder read, and positions that all layers share.
+#[test]
+fn a_step_of_an_encoder_and_a_decoder_equals_one_device() {
+    let t5 = T5Config {
+        vocab: 31,
+        dim: 6,
+        layers: 2,
+        heads: 4,
+        head_features: 2,
+        hidden: 8,
+        sequence: 7,
+        buckets: 8,
+        distance: 10,
+        ..T5Config::default()
+    };
+    for axes in [&[("tp", 2)][..], &[("dp", 2), ("tp", 2)], &[("tp", 3)], &[("dp", 3)]] {
+        check_step(&ModelConfig::T5(t5.clone()), &Mesh::new("mesh", axes), Optimizer::adamw());
     }
 }

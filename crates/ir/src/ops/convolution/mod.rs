@@ -87,29 +87,21 @@ impl ConvolutionWindow {
         if padded < window { 0 } else { (padded - window) as usize / self.stride + 1 }
     }
 
-    /// How the window moves: each shard has some of the windows, or, where the kernel has more entries than there are
-    /// windows, as in the gradient of a kernel, some of the entries of all windows, and the results are summed.
+    /// How the window moves: each shard has some of the windows, or some of the entries of all windows, and the results are
+    /// summed. The way that needs the smaller halo is taken: windows in a convolution, entries in the gradient of a kernel.
     fn moving(&self, input: usize, kernel: usize, windows: usize) -> Window {
-        let low = self.padding.0;
-        let reach = |extent: usize, apart: usize| extent.saturating_sub(1).saturating_mul(apart);
-        if kernel > windows && !self.reversed {
-            return Window {
-                input,
-                stride: self.kernel_dilation,
-                low,
-                reach: reach(windows, self.stride),
-                input_dilation: self.input_dilation,
-                combiner: Some(Combiner::Sum),
-            };
-        }
-        Window {
+        let way = |stride: usize, (extent, apart): (usize, usize), combiner: Option<Combiner>| Window {
             input,
-            stride: self.stride,
-            low,
-            reach: reach(kernel, self.kernel_dilation),
+            stride,
+            low: self.padding.0,
+            reach: extent.saturating_sub(1).saturating_mul(apart),
             input_dilation: self.input_dilation,
-            combiner: None,
-        }
+            combiner,
+        };
+        let by_window = way(self.stride, (kernel, self.kernel_dilation), None);
+        let by_entry = way(self.kernel_dilation, (windows, self.stride), Some(Combiner::Sum));
+        let beyond = |way: &Window| way.reach as i128 - way.stride as i128;
+        if !self.reversed && beyond(&by_entry) < beyond(&by_window) { by_entry } else { by_window }
     }
 
     /// Whether each window is the element at the same place.

@@ -448,6 +448,8 @@ fn numeric(t: &mut Table) -> Result<()> {
             },
         ),
         (4, 7, ConvolutionWindow { padding: (0, 1), input_dilation: 2, ..default }),
+        (12, 4, ConvolutionWindow { stride: 4, ..default }),
+        (12, 3, ConvolutionWindow { kernel_dilation: 4, ..default }),
     ]
     .into_iter()
     .enumerate()
