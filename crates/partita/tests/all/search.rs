@@ -94,3 +94,15 @@ fn given_lines_hold() {
         assert!(lines.contains("rowwise"), "{lines}");
     }
 }
+
+/// The best plan built from a search costs nearly what the search says, in the same terms.
+#[test]
+fn what_is_built_costs_what_was_searched() {
+    for (model, mesh) in [("gpt", "tp=2"), ("gpt", "tp=4"), ("llama", "tp=4")] {
+        let session = session(model, mesh, &[]);
+        let found = session.auto_plan(&session.model().unwrap(), session.mesh()).unwrap();
+        let search = &found.searched[0];
+        let factor = search.built_s.unwrap() / search.cost_s;
+        assert!((0.95..1.06).contains(&factor), "{model} on {mesh}: {factor} times the cost of the search");
+    }
+}
