@@ -16,7 +16,8 @@ use partita_mesh::Mesh;
 /// The plan with every line `auto` as the line that it stands for; the origin of the line says what the others would take.
 ///
 /// # Errors
-/// E208 for an axis that the mesh does not have, E221 for a pattern that matches nothing, E235 for modules without attention.
+/// E208 for an axis that the mesh does not have, E221 for a pattern that matches nothing, E235 for modules without
+/// attention.
 pub fn choose_attention(plan: &Plan, graph: &Graph, mesh: &Mesh, cluster: &Cluster) -> Result<Plan> {
     let chosen = |entry: &Entry| match &entry.primitive {
         Primitive::Style(style) if style.kind == Kind::Auto => choose(entry, style, graph, mesh, cluster),

@@ -34,7 +34,8 @@ pub struct TensorFeed {
 
 impl TensorFeed {
     /// Opens a file: `.safetensors` or `.npz` with a tensor for each input, or a `.npy` file for a model with one input.
-    /// `documents`, the ids of the documents of packed tokens, stands for `positions`. Other tensors are ignored. Numbers are converted to the type of the input.
+    /// `documents`, the ids of the documents of packed tokens, stands for `positions`. Other tensors are ignored.
+    /// Numbers are converted to the type of the input.
     ///
     /// # Errors
     /// E350 to E361 for a file that cannot be read, E306 for tensors that do not fit the inputs, E303 for fewer rows than a

@@ -162,10 +162,10 @@ fn tokens_of_experts_that_drop_nothing_travel_once_each_way() {
         let (tokens, weights, own) = (4 * 6 * 8 * 8, 4 * 6 * 2 * 8, 4 * 6 * 2 * 4 * 8);
         use CollectiveKind::{AllGather, AllToAll, ReduceScatter};
         for (phase, kind, logical, bytes) in [
-            (&counts.forward, AllGather, 2, (tokens + weights) / shards),
+            (&counts.forward, AllGather, 2, tokens + weights),
             (&counts.forward, AllToAll, 1, own / shards),
             (&counts.forward, ReduceScatter, 1, tokens),
-            (&counts.backward, AllGather, 3, (2 * tokens + weights) / shards),
+            (&counts.backward, AllGather, 3, 2 * tokens + weights),
             (&counts.backward, AllToAll, 0, 0),
             (&counts.backward, ReduceScatter, 2, tokens + weights),
         ] {

@@ -173,12 +173,12 @@ fn keys_travel_as_far_as_a_window_reaches() {
 }
 
 /// Half of each shard travels at a time: queries, keys and values to the ranks that compute with them, and results back. On
-/// two ranks one half stays where it is.
+/// rank 0, and on two ranks, one half stays where it is.
 #[test]
 fn zigzag_order_adds_two_exchanges_each_way() {
     for (ranks, halves) in [(2, 1), (4, 2)] {
         let set = gpt(&format!("cp={ranks}"), 48, 1, ZIGZAG);
-        let counts = counts(&set, 0);
+        let counts = counts(&set, 1);
         // Bytes of half of a rank's queries, and of one number for each of its heads and tokens.
         let (half, row) = (BATCH * 48 * DIM * 4 / ranks / 2, BATCH * 48 * 4 * 4 / ranks / 2);
         let forward = (ranks - 1) * 4 * half + halves * (3 * half + half + row);

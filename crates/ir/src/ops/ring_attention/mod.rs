@@ -56,8 +56,8 @@ pub struct RingAttention {
     pub options: RingOptions,
 }
 
-/// `(q, k, v, lse, delta[b, h, s], dout, limits?) -> (dq, dk, dv)`: the gradients of [`RingAttention`]. `delta` is the sum of
-/// `dout` times the output over the last dimension, less the cotangent of `lse`.
+/// `(q, k, v, lse, delta[b, h, s], dout, limits?) -> (dq, dk, dv)`: the gradients of [`RingAttention`]. `delta` is the sum
+/// of `dout` times the output over the last dimension, less the cotangent of `lse`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RingAttentionGradient {
     /// As in [`RingAttention`].
