@@ -14,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -97,6 +98,39 @@ def compare(partita, folder, name, mesh):
     return differences
 
 
+def decomposed(partita, folder):
+    """A model with an unknown op is refused with the call of PyTorch that makes it known."""
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.w = torch.nn.Linear(4, 4), torch.nn.Parameter(torch.randn(4))
+
+        def forward(self, x, y):
+            out = torch.sinc(torch.addr(self.a(x), self.w, self.w))
+            return {"loss": torch.nn.functional.mse_loss(out, y), "out": out}
+
+    torch.manual_seed(7)
+    model, inputs, file = Net(), {"x": torch.randn(4, 4), "y": torch.randn(4, 4)}, folder / "decomposed.pt2"
+    program = torch.export.export(model, (), kwargs=inputs)
+    torch.export.save(program, file)
+    _, _, error = events(partita, "show", file)
+    calls = [part for part in error.split("`") if part.startswith("table = torch.export.")]
+    if len(calls) != 1 or "E355" not in error:
+        raise RuntimeError(f"no call that decomposes: {error[:1000]}")
+    names = {"torch": torch, "program": program}
+    exec(calls[0], names)
+    torch.export.save(names["program"], file)
+    returned = model(**inputs)
+    returned["loss"].backward()
+    record = {f"input.{key}": value for key, value in inputs.items()} | {key: v.detach() for key, v in returned.items()}
+    record |= {f"grad.{key}": value.grad for key, value in model.named_parameters()}
+    save_file({key: value.contiguous() for key, value in record.items()}, folder / "decomposed.safetensors")
+    code, _, error = events(partita, "verify", file, "--against", folder / "decomposed.safetensors")
+    if code != 0:
+        raise RuntimeError(f"the decomposed model: {error[:1000]}")
+
+
 def main(folder, partita, *names):
     folder = Path(folder)
     names = names or tuple(MODELS)
@@ -104,6 +138,10 @@ def main(folder, partita, *names):
     if any(name.startswith("hf_") for name in names):
         make.main(folder, "--hugging-face", *[name for name in names if name.startswith("hf_")])
     failures = []
+    try:
+        decomposed(partita, folder)
+    except RuntimeError as error:
+        failures.append(str(error))
     print("| model |", " | ".join(MESHES), "|")
     print("|---" * (len(MESHES) + 1) + "|")
     for name in names:

@@ -803,8 +803,7 @@ def rows(w, x):
     yield from (OPS.alias.default(w), OPS.expand_as.default(w[0], x))
 
 
-@case
-def overloads():
+def overloads_of(rows):
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -816,6 +815,91 @@ def overloads():
             return {"loss": torch.cat(flat).square().mean()} | {f"row{i}": y for i, y in enumerate(outputs)}
 
     return Net(), {"x": torch.randn(6, 4)}, {}
+
+
+@case
+def overloads():
+    return overloads_of(rows)
+
+
+def more_rows(w, x):
+    """Overloads like those above: cells, windows, bags of rows, distances, positions."""
+    line, image, tall, m = w.view(2, 4, 3), w.view(1, 2, 3, 4), w.repeat(2, 1)[:8], w > 0.0
+    ids, bags, square = torch.tensor([0, 2, 2, 5, 1]), torch.tensor([0, 2, 2]), x[:4].expand(2, 4, 4)
+    yield from OPS.lstm_cell.default(w, [x[:, :2], w[:, 1:3]], tall, tall[:, 2:], tall[:, 0], tall[:, 1])
+    yield OPS.gru_cell.default(w, x[:, :2], w, w[:, :2], w[:, 0])
+    yield from (OPS.rnn_tanh_cell.default(w, x, w[:4], x[:4]), OPS.rnn_relu_cell.default(w, x, w[:4], x[:4], x[0], w[1]))
+    yield from (OPS.diagonal.default(w), OPS.diagonal.default(w, 1), OPS.diagonal.default(w.view(2, 3, 4), -2, 2, 0))
+    yield from (OPS.unfold.default(w, 0, 3, 1), OPS.unfold.default(w, 0, 2, 3), OPS.unfold.default(w, 1, 1, 2))
+    yield from (OPS.im2col.default(image, [2, 2], [1, 2], [1, 0], [1, 2]), OPS.im2col.default(line[None, 0], [1, 2], [1, 1], [0, 0], [1, 1]))
+    yield OPS.embedding_bag.padding_idx(w, ids, bags, False, 0, False, None, False, None)[0]
+    yield OPS.embedding_bag.padding_idx(w, ids, bags, False, 1, False, None, False, -4)[0]
+    yield OPS.embedding_bag.default(w, ids, torch.tensor([0, 1, 5]), False, 0, False, x[:5, 0], True)[0]
+    yield OPS._embedding_bag.default(w, ids, bags, False, 1)[0]
+    yield OPS._embedding_bag_forward_only.default(x, ids, bags)[0]
+    yield from (OPS.upsample_nearest1d.default(line, [6]), OPS.upsample_nearest1d.vec(line, None, [1.5]))
+    yield from (OPS.upsample_nearest2d.default(image, [5, 3]), OPS.upsample_nearest2d.vec(image, None, [2.0, 0.5]))
+    yield from (OPS.cdist.default(w, x), OPS.cdist.default(w, w), OPS._cdist_forward.default(w, x, 2.0, None))
+    yield OPS._euclidean_dist.default(line, line[:, :2])
+    yield from (OPS.atan2.default(w, x), OPS.logcumsumexp.default(w, 0), OPS.logcumsumexp.default(w * 90.0, 1))
+    yield from (OPS.median.default(w[:5]), *OPS.median.dim(w, 1), *OPS.median.dim(w, 0, True))
+    yield OPS.fill.Scalar(OPS.empty.memory_format([2], dtype=torch.float32), 1.0)
+    yield OPS.fill.Scalar(OPS.new_empty.default(w, [3]), 2.0)
+    OPS._assert_async.default(m.any())
+    OPS._assert_async.msg(m.any(), "some are positive")
+    yield from (OPS.einsum.default("ij,kj,il->kl", [w, x, w]), OPS.einsum.default("ij,ik,il,m->jk", [w, x, w, x[0]]))
+    yield from (*OPS.unsafe_split.Tensor(w, 4), OPS.unsafe_split_with_sizes.default(w, [1, 3], 1)[1])
+    yield OPS._trilinear.default(w, square, x, [1, 3], [0], [1, 2], [2, 3])
+    yield OPS.slice_scatter.default(w, x[:3], 0, 1, 6, 2)
+    yield from (OPS.slice_scatter.default(w, x[:, :1], 1, 3, 9, 4), OPS.slice_scatter.default(w, x[:0], 0, 4, 2, 3))
+    # Rows in order, in steps, repeated, in another order, and with a row that has no gradient.
+    yield from (OPS.embedding.default(w, torch.arange(6)), OPS.embedding.default(w, torch.arange(1, 6, 2).expand(2, 3)))
+    yield from (OPS.embedding.default(w, torch.arange(5, 0, -2)), OPS.embedding.default(w, torch.arange(4)[None], 2))
+
+
+@case
+def overloads_more():
+    return overloads_of(more_rows)
+
+
+@case
+def steps():
+    """Updates in place of elements that lie at steps."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(4, 6)
+
+        def forward(self, x):
+            h = self.a(x)
+            h[:, ::2] *= 2
+            h[1::3, 1:].add_(x[:2, :1])
+            h.diagonal().mul_(0.5)
+            h.diagonal(-1).fill_(0.25)
+            odd = h[:, 1::4]
+            h[::5].copy_(x[:2, :1].expand(2, 6))
+            return h[:, :4] + odd.sum(1, keepdim=True)
+
+    return regression(Net())
+
+
+@case
+def autocast_core():
+    """An autocast region with a norm: after decomposition the unused statistics are stated in bf16."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.norm = nn.Linear(4, 8), nn.LayerNorm(8)
+            self.b = nn.Linear(8, 4)
+
+        def forward(self, x):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                y = self.b(F.gelu(self.norm(self.a(x))))
+            return y.float()
+
+    return (*regression(Net())[:2], {"core": True})
 
 
 @case

@@ -150,7 +150,7 @@ impl StableHlo {
 }
 
 /// The path of a leaf of JAX's trees, as modules have: `params.layers.0.w` for `params['layers'][0]['w']`. Other names stay.
-fn dotted(name: &str) -> String {
+pub fn dotted(name: &str) -> String {
     let Some((first, rest)) = name.split_once('[') else { return name.to_string() };
     let mut parts = vec![first];
     for key in rest.split('[') {

@@ -33,7 +33,7 @@ const SINGLE: &str = "model.safetensors";
 
 fn malformed(what: &str, found: impl Into<String>) -> Box<Diagnostic> {
     Diagnostic::new("E361", format!("{what} cannot be read"))
-        .expected("a safetensors file, or an index of such files")
+        .expected("a file of tensors: .safetensors or an index of such files, .npz or .npy")
         .found(found)
         .help("save it again, or copy it again")
 }

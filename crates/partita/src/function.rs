@@ -8,6 +8,7 @@ use crate::session::Session;
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_import::mlir::read_function;
+use partita_import::stablehlo::dotted;
 use partita_import::{Limits, Weights};
 use partita_ir::{Graph, Literal, Role, TensorType, evaluate};
 use partita_nn::Model;
@@ -106,7 +107,10 @@ impl Function {
                 Some("npz" | "safetensors") => {
                     let tensors = Weights::open(path, &Limits::default())?;
                     for (own, tensor) in tensors.iter() {
-                        let Some(at) = types.iter().position(|(name, _)| *name == own) else {
+                        // The name of the file, `b['x']`, or the one that models have, `b.x`.
+                        let exact = types.iter().position(|(name, _)| *name == own);
+                        let dotted = || types.iter().position(|(name, _)| dotted(name) == own);
+                        let Some(at) = exact.or_else(dotted) else {
                             let mut error = Diagnostic::new("E414", format!("there is no argument `{own}`"))
                                 .at(text.clone())
                                 .expected(types.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", "));

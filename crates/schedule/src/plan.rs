@@ -196,7 +196,7 @@ impl Plan {
     /// origin get `origin` and the number of the line that first contains their pattern.
     pub fn from_toml(text: &str, origin: &str) -> Result<Plan> {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
-            Diagnostic::new("E228", "the plan is not TOML").at(origin).found(error.message().to_string())
+            not_toml(text, origin, &error)
         })?;
         let keys = ["plan", "stages", "mesh", "microbatches", "timetable", "sequence_parallel"];
         if let Some(key) = table.keys().find(|key| !keys.contains(&key.as_str())) {
@@ -477,6 +477,21 @@ pub(crate) fn dictionary(lines: &[Entry], request: &dyn Fn(&Entry) -> String) ->
 }
 
 /// Keys that make a table one line of a plan rather than a dictionary.
+/// E228: the text is not TOML, with its line and what is there.
+fn not_toml(text: &str, origin: &str, error: &toml::de::Error) -> Box<Diagnostic> {
+    let diagnostic = Diagnostic::new("E228", "the plan is not TOML");
+    let Some(span) = error.span() else {
+        return diagnostic.at(origin).found(error.message().to_string());
+    };
+    let line = text.get(..span.start).map_or(1, |before| before.matches('\n').count() + 1);
+    let there = text.get(span).and_then(|there| there.lines().next()).unwrap_or_default().trim();
+    let found = match there {
+        "" => error.message().to_string(),
+        there => format!("{}: {}", error.message(), there.chars().take(80).collect::<String>()),
+    };
+    diagnostic.at(format!("{origin}:{line}")).found(found)
+}
+
 const LINE_KEYS: [&str; 3] = ["modules", "style", "primitive"];
 
 /// Parses a line from its table.

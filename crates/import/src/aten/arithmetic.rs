@@ -58,6 +58,7 @@ pub const ROWS: Rows = &[
     ("aten.pow.Tensor_Scalar", power_of_number),
     ("aten.pow.Tensor_Tensor", power),
     ("aten.pow.Scalar", power),
+    ("aten.atan2.default", |c| binary(c, BinaryKind::Atan2)),
     ("aten.maximum.default", |c| binary(c, BinaryKind::Maximum)),
     ("aten.minimum.default", |c| binary(c, BinaryKind::Minimum)),
     ("aten.max.other", |c| binary(c, BinaryKind::Maximum)),

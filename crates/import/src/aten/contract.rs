@@ -17,6 +17,7 @@ pub const ROWS: Rows = &[
     ("aten.dot.default", |c| product(c, "tensor")),
     ("aten.outer.default", outer),
     ("aten.einsum.default", einsum),
+    ("aten._trilinear.default", trilinear),
     ("aten.bilinear.default", bilinear),
 ];
 
@@ -176,7 +177,7 @@ fn bilinear(call: &mut Call) -> Outs {
     one(call.b().add(y, bias)?)
 }
 
-/// Einstein summation of one or two tensors, without repeated letters in one operand.
+/// Einstein summation, without repeated letters in one operand.
 fn einsum(call: &mut Call) -> Outs {
     let dtype = call.result_dtype(0)?;
     let equation: String = call.text("equation", "")?.chars().filter(|c| !c.is_whitespace()).collect();
@@ -200,53 +201,99 @@ fn einsum(call: &mut Call) -> Outs {
         names.iter().enumerate().all(|(i, c)| c.is_alphabetic() && !names[..i].contains(c))
     };
     let fits = names.len() == operands.len()
-        && (1..=2).contains(&operands.len())
         && names.iter().all(simple)
         && simple(&output)
         && output.iter().all(|c| names.iter().any(|names| names.contains(c)))
         && names.iter().zip(&operands).all(|(names, &x)| names.len() == call.shape(x).len());
     if !fits {
-        return Err(call.unsupported("one or two operands, each with different letters", equation));
+        return Err(call.unsupported("operands that each have different letters", equation));
     }
-    let mut reduced = Vec::new();
-    for (at, &x) in operands.iter().enumerate() {
-        // Letters of this operand alone are summed first.
-        let elsewhere =
-            |c: &char| output.contains(c) || names.iter().enumerate().any(|(i, n)| i != at && n.contains(c));
-        let alone: Vec<usize> = (0..names[at].len()).filter(|&d| !elsewhere(&names[at][d])).collect();
-        let x = if alone.is_empty() { x } else { call.b().reduce_sum(x, &alone)? };
-        reduced.push((x, names[at].iter().copied().filter(elsewhere).collect::<Vec<char>>()));
+    one(contracted(call, operands.into_iter().zip(names).collect(), &output)?)
+}
+
+/// `sum(i1 i2 i3)` over `sumdim`, where operand `k` lacks the dimensions `expand<k>`.
+fn trilinear(call: &mut Call) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let mut factors = Vec::new();
+    for (name, lacks) in [("i1", "expand1"), ("i2", "expand2"), ("i3", "expand3")] {
+        let x = operand(call, name, dtype)?;
+        let lacks = call.ints(lacks)?;
+        let rank = call.shape(x).len() + lacks.len();
+        let lacks = call.wrap_all(&lacks, rank)?;
+        factors.push((x, (0..rank).filter(|dim| !lacks.contains(dim)).collect::<Vec<usize>>(), rank));
     }
-    let (y, letters) = match &reduced[..] {
-        [(x, letters)] => (*x, letters.clone()),
-        [(a, left), (b, right)] => {
-            let both: Vec<char> = left.iter().copied().filter(|c| right.contains(c)).collect();
-            let batch: Vec<char> = both.iter().copied().filter(|c| output.contains(c)).collect();
-            let summed: Vec<char> = both.iter().copied().filter(|c| !output.contains(c)).collect();
-            let at = |names: &[char], which: &[char]| -> Vec<usize> {
-                which.iter().filter_map(|c| names.iter().position(|n| n == c)).collect()
-            };
-            let dims = DotGeneral {
-                lhs_batch: at(left, &batch),
-                rhs_batch: at(right, &batch),
-                lhs_contracting: at(left, &summed),
-                rhs_contracting: at(right, &summed),
-                result_dtype: None,
-            };
-            let free =
-                |names: &[char]| names.iter().copied().filter(|c| !both.contains(c)).collect::<Vec<char>>();
-            let letters = [batch, free(left), free(right)].concat();
-            let (left_shape, right_shape) = (call.shape(*a), call.shape(*b));
-            let extent = |c: &char| match left.iter().position(|n| n == c) {
-                Some(dim) => left_shape[dim],
-                None => right.iter().position(|n| n == c).map_or(1, |dim| right_shape[dim]),
-            };
-            let shape: Vec<usize> = letters.iter().map(extent).collect();
-            call.check_size(&shape)?;
-            (call.b().dot_general(*a, *b, dims)?, letters)
-        }
-        _ => unreachable!("one or two operands"),
+    let rank = factors[0].2;
+    let summed = call.wrap_all(&call.ints("sumdim")?, rank)?;
+    let output: Vec<usize> = (0..rank).filter(|dim| !summed.contains(dim)).collect();
+    let fits = factors.iter().all(|(_, _, of)| *of == rank)
+        && output.iter().all(|dim| factors.iter().any(|(_, dims, _)| dims.contains(dim)));
+    if !fits {
+        return Err(call.unsupported("operands that together have every dimension", format!("{output:?}")));
+    }
+    let factors = factors.into_iter().map(|(x, dims, _)| (x, dims)).collect();
+    one(contracted(call, factors, &output)?)
+}
+
+/// The product of tensors whose dimensions have names, summed over the names that `output` lacks; names of one
+/// extent in all operands. Operands are contracted in pairs, from left to right.
+fn contracted<N: Copy + PartialEq>(
+    call: &mut Call,
+    operands: Vec<(ValueId, Vec<N>)>,
+    output: &[N],
+) -> Result<ValueId> {
+    let mut rest = operands.into_iter().collect::<std::collections::VecDeque<_>>();
+    let none = || call.unsupported("at least one operand", "none");
+    let mut product = rest.pop_front().ok_or_else(none)?;
+    while let Some(next) = rest.pop_front() {
+        let later: Vec<N> = rest.iter().flat_map(|(_, names)| names).chain(output).copied().collect();
+        product = contracted_pair(call, product, next, &later)?;
+    }
+    let (y, names) = summed_alone(call, product, output)?;
+    let order: Vec<usize> = output.iter().filter_map(|n| names.iter().position(|name| name == n)).collect();
+    if order.is_sorted() { Ok(y) } else { call.b().transpose(y, &order) }
+}
+
+/// An operand summed over the names that nothing else reads.
+fn summed_alone<N: Copy + PartialEq>(
+    call: &mut Call,
+    (x, names): (ValueId, Vec<N>),
+    read: &[N],
+) -> Result<(ValueId, Vec<N>)> {
+    let alone: Vec<usize> = (0..names.len()).filter(|&dim| !read.contains(&names[dim])).collect();
+    let x = if alone.is_empty() { x } else { call.b().reduce_sum(x, &alone)? };
+    Ok((x, names.into_iter().filter(|name| read.contains(name)).collect()))
+}
+
+/// The product of two operands with the names that are read later.
+fn contracted_pair<N: Copy + PartialEq>(
+    call: &mut Call,
+    a: (ValueId, Vec<N>),
+    b: (ValueId, Vec<N>),
+    later: &[N],
+) -> Result<(ValueId, Vec<N>)> {
+    let (read_by_a, read_by_b) = ([&b.1[..], later].concat(), [&a.1[..], later].concat());
+    let (a, left) = summed_alone(call, a, &read_by_a)?;
+    let (b, right) = summed_alone(call, b, &read_by_b)?;
+    let both: Vec<N> = left.iter().copied().filter(|name| right.contains(name)).collect();
+    let (batch, summed): (Vec<N>, Vec<N>) = both.iter().partition(|name| later.contains(name));
+    let at = |names: &[N], which: &[N]| -> Vec<usize> {
+        which.iter().filter_map(|name| names.iter().position(|n| n == name)).collect()
     };
-    let order: Vec<usize> = output.iter().filter_map(|c| letters.iter().position(|l| l == c)).collect();
-    one(if order.is_sorted() { y } else { call.b().transpose(y, &order)? })
+    let dims = DotGeneral {
+        lhs_batch: at(&left, &batch),
+        rhs_batch: at(&right, &batch),
+        lhs_contracting: at(&left, &summed),
+        rhs_contracting: at(&right, &summed),
+        result_dtype: None,
+    };
+    let free = |names: &[N]| names.iter().copied().filter(|name| !both.contains(name)).collect::<Vec<N>>();
+    let names = [batch, free(&left), free(&right)].concat();
+    let (left_shape, right_shape) = (call.shape(a), call.shape(b));
+    let extent = |name: &N| match left.iter().position(|n| n == name) {
+        Some(dim) => left_shape[dim],
+        None => right.iter().position(|n| n == name).map_or(1, |dim| right_shape[dim]),
+    };
+    let shape: Vec<usize> = names.iter().map(extent).collect();
+    call.check_size(&shape)?;
+    Ok((call.b().dot_general(a, b, dims)?, names))
 }

@@ -16,6 +16,8 @@ pub const ROWS: Rows = &[
     ("aten.zeros_like.default", |c| filled_like(c, Scalar::Int(0))),
     ("aten.ones_like.default", |c| filled_like(c, Scalar::Int(1))),
     ("aten.empty_like.default", |c| filled_like(c, Scalar::Int(0))),
+    ("aten.empty.memory_format", |c| filled(c, Scalar::Int(0))),
+    ("aten.new_empty.default", |c| filled(c, Scalar::Int(0))),
     ("aten.full_like.default", |c| {
         let value = c.number("fill_value")?;
         filled_like(c, value)
@@ -52,6 +54,10 @@ pub const ROWS: Rows = &[
     ("aten._to_copy.default", |c| conversion(c)),
     ("aten._assert_tensor_metadata.default", nothing),
     ("aten._assert_scalar.default", nothing),
+    ("aten._assert_async.default", nothing),
+    ("aten._assert_async.msg", nothing),
+    ("aten.sym_constrain_range_for_size.default", nothing),
+    ("aten.sym_constrain_range.default", nothing),
 ];
 
 /// A check that PyTorch makes when it runs; the types were checked by the import.

@@ -1,16 +1,14 @@
-//! Lookups and updates by index: embedding, indexing with tensors, gather and scatter.
+//! Lookups and updates by index: indexing with tensors, gather and scatter.
 
 use super::compare::select;
 use super::{Rows, convert, one, operand};
 use crate::pt2::call::{Call, Outs};
 use partita_base::{DType, Result};
-use partita_ir::composites::EMBEDDING;
 use partita_ir::ops::{Direction, Gather, GatherDims, Reducer, Scatter, ScatterDims, Update};
 use partita_ir::{TensorType, ValueId};
 use partita_mesh::Combiner;
 
 pub const ROWS: Rows = &[
-    ("aten.embedding.default", embedding),
     ("aten.index.Tensor", index),
     ("aten.index_select.default", index_select),
     ("aten.gather.default", gather),
@@ -22,30 +20,6 @@ pub const ROWS: Rows = &[
     ("aten.scatter_add.default", |c| scatter(c, true)),
     ("aten.one_hot.default", one_hot),
 ];
-
-fn embedding(call: &mut Call) -> Outs {
-    let mut table = call.tensor("weight")?;
-    let ids = call.tensor("indices")?;
-    let shape = call.shape(table);
-    if shape.len() != 2 || !call.ty(ids).dtype.is_integer() {
-        return Err(call.unsupported("a table [v, d] and integer ids", call.ty(table).to_string()));
-    }
-    if call.flag("scale_grad_by_freq", false)? || call.flag("sparse", false)? {
-        return Err(call.unsupported("a plain gradient", "`scale_grad_by_freq` or `sparse`"));
-    }
-    let padding = call.int("padding_idx", -1)?;
-    if padding >= 0 {
-        // The row of the padding index gets no gradient.
-        let rows = call.b().iota(TensorType::new(DType::I64, shape.clone()), 0)?;
-        let at = call.b().full_like(rows, padding as f64)?;
-        let is_padding = call.b().compare(Direction::Eq, rows, at)?;
-        let fixed = call.b().stop_gradient(table)?;
-        table = call.b().select(is_padding, fixed, table)?;
-    }
-    let result = [&call.shape(ids)[..], &shape[1..]].concat();
-    call.check_size(&result)?;
-    one(call.b().composite(&EMBEDDING, &[], &[table, ids])?)
-}
 
 /// Indices that count from the end made to count from the start.
 fn from_start(call: &mut Call, index: ValueId, extent: usize) -> Result<ValueId> {
@@ -176,6 +150,13 @@ fn index_select(call: &mut Call) -> Outs {
     result[dim] = count;
     call.check_size(&result)?;
     let index = from_start(call, index, extent)?;
+    one(picked(call, x, index, dim)?)
+}
+
+/// The elements of a dimension at these indices, which count from the first.
+pub(super) fn picked(call: &mut Call, x: ValueId, index: ValueId, dim: usize) -> Result<ValueId> {
+    let own = call.shape(x);
+    let count: usize = call.shape(index).iter().product();
     let index = call.b().reshape(index, &[count, 1])?;
     let mut slice_sizes = own.clone();
     slice_sizes[dim] = 1;
@@ -190,7 +171,7 @@ fn index_select(call: &mut Call) -> Outs {
         slice_sizes,
         indices_are_sorted: false,
     };
-    one(call.b().push1(gather, &[x, index])?)
+    call.b().push1(gather, &[x, index])
 }
 
 /// `self` plus the rows of `source` at `index`.

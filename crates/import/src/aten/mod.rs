@@ -13,6 +13,7 @@ mod compare;
 mod contract;
 mod convolution;
 mod create;
+mod embedding;
 mod grouped;
 mod index;
 mod loss;
@@ -23,6 +24,7 @@ mod reduce;
 mod shape;
 mod size;
 mod sort;
+mod windows;
 
 use crate::pt2::call::{Call, Out, Outs, Scalar};
 use partita_base::{DType, Result};
@@ -43,6 +45,7 @@ const FAMILIES: &[Rows] = &[
     contract::ROWS,
     convolution::ROWS,
     create::ROWS,
+    embedding::ROWS,
     grouped::ROWS,
     index::ROWS,
     loss::ROWS,
@@ -53,6 +56,7 @@ const FAMILIES: &[Rows] = &[
     shape::ROWS,
     size::ROWS,
     sort::ROWS,
+    windows::ROWS,
 ];
 
 /// How a call is built.

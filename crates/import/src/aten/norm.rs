@@ -70,8 +70,14 @@ fn row_norm(call: &mut Call, centred: bool) -> Outs {
     if call.result_count() < 2 || !centred {
         return Ok(vec![Out::Value(y), Out::Absent]);
     }
-    let [mean, inverse] = row_statistics(call, x, outer, epsilon)?;
-    Ok(vec![Out::Value(y), Out::Value(mean), Out::Value(inverse)])
+    let statistics = row_statistics(call, x, outer, epsilon)?;
+    let mut outs = vec![Out::Value(y)];
+    for (position, value) in (1..).zip(statistics) {
+        // An autocast region states them in its narrow type; nothing is stated where nothing reads them.
+        let stated = call.result_dtype(position).unwrap_or(call.ty(value).dtype);
+        outs.push(Out::Value(convert(call, value, stated)?));
+    }
+    Ok(outs)
 }
 
 /// Mean and inverse standard deviation of each row, which the backward pass of a joint program reads.

@@ -1,10 +1,11 @@
 //! Pooling as reductions of windows, and resizing over spatial dimensions.
 
 use super::convolution::{Windows, per_dim};
+use super::index::picked;
 use super::{Rows, convert, one, operand, wide};
 use crate::pt2::call::{Call, Out, Outs};
-use partita_base::Result;
-use partita_ir::ValueId;
+use partita_base::{DType, Result};
+use partita_ir::{Literal, TensorType, ValueId};
 use partita_ir::builder::identity;
 use partita_ir::ops::{Direction, Pad, ReduceWindow, Reducer, Slice};
 use partita_mesh::Combiner;
@@ -18,8 +19,10 @@ pub const ROWS: Rows = &[
     ("aten.adaptive_avg_pool1d.default", |c| adaptive(c, 1)),
     ("aten.adaptive_avg_pool2d.default", |c| adaptive(c, 2)),
     ("aten._adaptive_avg_pool2d.default", |c| adaptive(c, 2)),
-    ("aten.upsample_nearest2d.vec", upsample_nearest),
-    ("aten.upsample_nearest2d.default", upsample_nearest),
+    ("aten.upsample_nearest1d.vec", |c| upsample_nearest(c, 1)),
+    ("aten.upsample_nearest1d.default", |c| upsample_nearest(c, 1)),
+    ("aten.upsample_nearest2d.vec", |c| upsample_nearest(c, 2)),
+    ("aten.upsample_nearest2d.default", |c| upsample_nearest(c, 2)),
 ];
 
 /// The input as `[n, c, spatial..]`, and whether a batch dimension was added.
@@ -214,29 +217,61 @@ fn adaptive_along(call: &mut Call, x: ValueId, dim: usize, size: usize) -> Resul
     call.b().concatenate(&rows, dim)
 }
 
-/// Each element repeated by a whole factor along both spatial dimensions.
-fn upsample_nearest(call: &mut Call) -> Outs {
-    let x = call.tensor("self").or_else(|_| call.tensor("input"))?;
+/// The nearest element of the input for each of the result, along the spatial dimensions. A whole factor repeats
+/// elements; other sizes pick them by index.
+fn upsample_nearest(call: &mut Call, spatial: usize) -> Outs {
+    let mut x = if call.has("self") { call.tensor("self")? } else { call.tensor("input")? };
     let own = call.shape(x);
-    let [n, c, h, w] = own[..] else { return Err(call.unsupported("[n, c, h, w]", format!("{own:?}"))) };
-    let factor = |size: usize, own: usize| {
-        if own > 0 && size.is_multiple_of(own) { Some(size / own) } else { None }
+    if own.len() != spatial + 2 || own.contains(&0) {
+        return Err(call
+            .unsupported(&format!("[n, c, ..] with {spatial} spatial dimensions"), format!("{own:?}")));
+    }
+    let mut factors: Vec<Option<f64>> = match call.maybe_floats("scale_factors")? {
+        Some(factors) => factors.into_iter().map(Some).collect(),
+        None => Vec::new(),
     };
-    let factors = if call.has("output_size") {
-        let sizes = per_dim(call, "output_size", 2, 1)?;
-        (factor(sizes[0], h), factor(sizes[1], w))
+    for name in if spatial == 1 { &["scales"][..] } else { &["scales_h", "scales_w"] } {
+        if call.has(name) {
+            factors.push(Some(call.float(name, 1.0)?));
+        }
+    }
+    factors.resize(spatial, None);
+    let mut result = own.clone();
+    if call.has("output_size") {
+        result[2..].copy_from_slice(&per_dim(call, "output_size", spatial, 1)?);
     } else {
-        let factors = call.maybe_floats("scale_factors")?.unwrap_or_default();
-        let whole = |at: usize| {
-            factors.get(at).filter(|f| f.fract() == 0.0 && (1.0..1e6).contains(*f)).map(|f| *f as usize)
-        };
-        (whole(0), whole(1))
-    };
-    let (Some(by_h), Some(by_w)) = factors else {
-        return Err(call.unsupported("whole factors", "other sizes"));
-    };
-    let result = [n, c, h.saturating_mul(by_h), w.saturating_mul(by_w)];
+        for (extent, factor) in result[2..].iter_mut().zip(&factors) {
+            let factor = factor.filter(|factor| (0.0..1e6).contains(factor));
+            let factor = factor.ok_or_else(|| call.unsupported("a size or a factor", "neither"))?;
+            *extent = (*extent as f64 * factor) as usize;
+        }
+    }
     call.check_size(&result)?;
-    let x = call.b().broadcast_in_dim(x, &[n, c, h, by_h, w, by_w], &[0, 1, 2, 4])?;
-    one(call.b().reshape(x, &result)?)
+    for (dim, factor) in (2..).zip(factors) {
+        x = nearest_along(call, x, dim, result[dim], factor)?;
+    }
+    one(x)
+}
+
+fn nearest_along(call: &mut Call, x: ValueId, dim: usize, size: usize, factor: Option<f64>) -> Result<ValueId> {
+    let own = call.shape(x);
+    let extent = own[dim];
+    if size == extent {
+        return Ok(x);
+    }
+    let mut result = own.clone();
+    result[dim] = size;
+    if size.is_multiple_of(extent) && factor.is_none_or(|factor| factor == (size / extent) as f64) {
+        let mut apart = own.clone();
+        apart.insert(dim + 1, size / extent);
+        let dims: Vec<usize> = (0..apart.len()).filter(|&d| d != dim + 1).collect();
+        let x = call.b().broadcast_in_dim(x, &apart, &dims)?;
+        return call.b().reshape(x, &result);
+    }
+    // As ATen: in f32, by the factor if it is given.
+    let step = factor.map_or(extent as f32 / size as f32, |factor| (1.0 / factor) as f32);
+    let at = |i: usize| ((i as f32 * step) as usize).min(extent - 1) as f64;
+    let index = Literal::from_f64(&TensorType::new(DType::I64, [size]), (0..size).map(at));
+    let index = call.b().constant(index);
+    picked(call, x, index, dim)
 }

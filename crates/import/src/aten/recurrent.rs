@@ -1,8 +1,8 @@
 //! Recurrent layers, unrolled over time: `lstm`, `gru` and `rnn` as `torch.export` calls them before
-//! decomposition, with the parameters of all layers in one list.
+//! decomposition, with the parameters of all layers in one list; and their cells called by themselves.
 
 use super::activation::dropped;
-use super::{Rows, convert};
+use super::{Rows, convert, operand};
 use crate::pt2::call::{Call, Out, Outs};
 use partita_base::Result;
 use partita_ir::ValueId;
@@ -13,6 +13,10 @@ pub const ROWS: Rows = &[
     ("aten.gru.input", |c| recurrent(c, Kind::Gru)),
     ("aten.rnn_tanh.input", |c| recurrent(c, Kind::Plain(UnaryKind::Tanh))),
     ("aten.rnn_relu.input", |c| recurrent(c, Kind::Relu)),
+    ("aten.lstm_cell.default", |c| one_step(c, Kind::Lstm)),
+    ("aten.gru_cell.default", |c| one_step(c, Kind::Gru)),
+    ("aten.rnn_tanh_cell.default", |c| one_step(c, Kind::Plain(UnaryKind::Tanh))),
+    ("aten.rnn_relu_cell.default", |c| one_step(c, Kind::Relu)),
 ];
 
 #[derive(Clone, Copy, PartialEq)]
@@ -126,6 +130,48 @@ fn recurrent(call: &mut Call, kind: Kind) -> Outs {
     Ok(outs)
 }
 
+/// A cell called by itself: the new states of one step.
+fn one_step(call: &mut Call, kind: Kind) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let x = operand(call, "input", dtype)?;
+    let states = match kind {
+        Kind::Lstm => call.tensors("hx")?,
+        _ => vec![call.tensor("hx")?],
+    };
+    let mut state = Vec::with_capacity(states.len());
+    for value in states {
+        state.push(convert(call, value, dtype)?);
+    }
+    let mut projected = Vec::new();
+    for (x, weight, bias) in [(Some(x), "w_ih", "b_ih"), (state.first().copied(), "w_hh", "b_hh")] {
+        let (Some(x), weight) = (x, operand(call, weight, dtype)?) else {
+            return Err(call.unsupported("the states of a step", "none"));
+        };
+        let bias = if call.has(bias) { Some(operand(call, bias, dtype)?) } else { None };
+        projected.push(project(call, x, weight, bias)?);
+    }
+    let shape = call.shape(state[0]);
+    let fits = shape.len() == 2
+        && state.len() == if kind == Kind::Lstm { 2 } else { 1 }
+        && projected.iter().all(|&p| call.shape(p) == [shape[0], shape[1].saturating_mul(gates(kind))]);
+    if !fits {
+        return Err(call.unsupported(
+            &format!("[batch, features] and {} gates for each state feature", gates(kind)),
+            format!("{shape:?}"),
+        ));
+    }
+    Ok(cell(call, kind, projected[0], projected[1], &state, shape[1])?.into_iter().map(Out::Value).collect())
+}
+
+/// The gates of a cell.
+fn gates(kind: Kind) -> usize {
+    match kind {
+        Kind::Lstm => 4,
+        Kind::Gru => 3,
+        Kind::Plain(_) | Kind::Relu => 1,
+    }
+}
+
 /// Values of one shape along a new first dimension.
 fn stacked(call: &mut Call, rows: &[ValueId]) -> Result<ValueId> {
     let Some(&first) = rows.first() else {
@@ -155,11 +201,7 @@ fn unrolled(
     let inputs = project(call, sequence, weights.input, weights.input_bias)?;
     let width = call.shape(inputs)[2];
     let hidden = call.shape(state[0]).get(1).copied().unwrap_or(0);
-    let gates = match kind {
-        Kind::Lstm => 4,
-        Kind::Gru => 3,
-        Kind::Plain(_) | Kind::Relu => 1,
-    };
+    let gates = gates(kind);
     if hidden.checked_mul(gates) != Some(width) {
         return Err(call.unsupported(&format!("{gates} gates of {hidden} features"), width.to_string()));
     }

@@ -1,7 +1,7 @@
 //! Reductions along dimensions, cumulative sums, and positions of extrema.
 
 use super::activation::along;
-use super::{Rows, convert, one, operand, operands, wide};
+use super::{Rows, broadcast_pair, convert, one, operand, operands, wide};
 use crate::pt2::call::{Call, Out, Outs};
 use partita_base::{DType, Result};
 use partita_ir::builder::identity;
@@ -41,7 +41,11 @@ pub const ROWS: Rows = &[
     ("aten.norm.ScalarOpt_dim", norm),
     ("aten.norm.Scalar", norm),
     ("aten.cosine_similarity.default", cosine_similarity),
+    ("aten.cdist.default", distances),
+    ("aten._cdist_forward.default", distances),
+    ("aten._euclidean_dist.default", distances),
     ("aten.cumsum.default", cumsum),
+    ("aten.logcumsumexp.default", log_cumulative),
     ("aten.max.dim", |c| extremum(c, Combiner::Max)),
     ("aten.min.dim", |c| extremum(c, Combiner::Min)),
     ("aten.argmax.default", |c| position(c, Combiner::Max)),
@@ -241,6 +245,65 @@ fn cumsum(call: &mut Call) -> Outs {
     };
     let start = call.b().constant(identity(Combiner::Sum, dtype));
     one(call.b().push1(op, &[x, start])?)
+}
+
+/// The Euclidean distance of each row of `x1[.., p, d]` from each row of `x2[.., r, d]`; the gradient of a distance
+/// of 0 is 0, as in PyTorch.
+fn distances(call: &mut Call) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    if call.float("p", 2.0)? != 2.0 {
+        return Err(call.unsupported("Euclidean distances, p = 2", "another norm"));
+    }
+    let mut rows = Vec::new();
+    for (name, apart) in [("x1", 1), ("x2", 2)] {
+        let x = operand(call, name, wide(dtype))?;
+        let mut shape = call.shape(x);
+        let Some(at) = shape.len().checked_sub(apart).filter(|_| shape.len() >= 2) else {
+            return Err(call.unsupported("rows [.., rows, features]", format!("{shape:?}")));
+        };
+        shape.insert(at, 1);
+        rows.push(call.b().reshape(x, &shape)?);
+    }
+    let [a, b] = broadcast_pair(call, rows[0], rows[1])?;
+    let apart = call.b().subtract(a, b)?;
+    let squares = call.b().multiply(apart, apart)?;
+    let last = call.shape(squares).len() - 1;
+    let sum = call.b().reduce_sum(squares, &[last])?;
+    let zero = call.b().full_like(sum, 0.0)?;
+    let one_ = call.b().full_like(sum, 1.0)?;
+    let is_zero = call.b().compare(Direction::Eq, sum, zero)?;
+    let safe = call.b().select(is_zero, one_, sum)?;
+    let root = call.b().unary(UnaryKind::Sqrt, safe)?;
+    let y = call.b().select(is_zero, zero, root)?;
+    one(convert(call, y, dtype)?)
+}
+
+/// `log(exp(x_0) + .. + exp(x_i))` at each `i`: sums of 1, 2, 4, .. elements, each pair shifted by its maximum.
+fn log_cumulative(call: &mut Call) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let mut y = operand(call, "self", wide(dtype))?;
+    let shape = call.shape(y);
+    let dim = call.wrap(call.required_int("dim")?, shape.len())?;
+    let extent = shape.get(dim).copied().unwrap_or(0);
+    let mut reach = 1;
+    while reach < extent {
+        let head = call.b().slice_dim(y, dim, 0, reach)?;
+        let late = call.b().slice_dim(y, dim, reach, extent)?;
+        let early = call.b().slice_dim(y, dim, 0, extent - reach)?;
+        let most = call.b().maximum(late, early)?;
+        let most = call.b().stop_gradient(most)?;
+        let mut parts = Vec::with_capacity(2);
+        for part in [late, early] {
+            let shifted = call.b().subtract(part, most)?;
+            parts.push(call.b().exponential(shifted)?);
+        }
+        let sum = call.b().add(parts[0], parts[1])?;
+        let log = call.b().unary(UnaryKind::Log, sum)?;
+        let both = call.b().add(log, most)?;
+        y = call.b().concatenate(&[head, both], dim)?;
+        reach *= 2;
+    }
+    one(convert(call, y, dtype)?)
 }
 
 /// The first position of the extremum along a dimension: the smallest index whose element equals it.

@@ -1,7 +1,7 @@
 //! Views and rearrangements: other shapes, orders, parts and repetitions of the same elements.
 
 use super::{Rows, convert, one, operand};
-use crate::pt2::call::{Call, Out, Outs, View};
+use crate::pt2::call::{Call, Out, Outs, View, put_back};
 use partita_base::Result;
 use partita_ir::ValueId;
 use partita_ir::ops::{Pad, Reverse};
@@ -42,6 +42,8 @@ pub const ROWS: Rows = &[
     ("aten.split.Tensor", split),
     ("aten.split_with_sizes.default", |c| split_with_sizes(c, "split_sizes")),
     ("aten.split.sizes", |c| split_with_sizes(c, "split_size")),
+    ("aten.unsafe_split.Tensor", split),
+    ("aten.unsafe_split_with_sizes.default", |c| split_with_sizes(c, "split_sizes")),
     ("aten.chunk.default", chunk),
     ("aten.unbind.int", unbind),
     ("aten.cat.default", cat),
@@ -58,11 +60,11 @@ pub const ROWS: Rows = &[
     ("aten.select_scatter.default", |c| scattered(c, true)),
 ];
 
-fn shape_of(call: &Call, name: &str) -> Result<Vec<usize>> {
+pub(super) fn shape_of(call: &Call, name: &str) -> Result<Vec<usize>> {
     Ok(call.type_of(call.reference(name)?).shape)
 }
 
-fn rank_of(call: &Call, name: &str) -> Result<usize> {
+pub(super) fn rank_of(call: &Call, name: &str) -> Result<usize> {
     Ok(shape_of(call, name)?.len())
 }
 
@@ -528,26 +530,16 @@ fn scattered(call: &mut Call, by_index: bool) -> Outs {
     let dtype = call.result_dtype(0)?;
     let (x, source) = (operand(call, "self", dtype)?, operand(call, "src", dtype)?);
     let (dim, extent) = dim_and_extent(call)?;
-    let (start, limit, step) = match by_index {
-        true => {
-            let at = index_within(call, "index", extent)?;
-            (at, at + 1, 1)
-        }
-        false => bounds(call, extent)?,
+    let shape = call.shape(x);
+    let mut part = shape.clone();
+    let views = if by_index {
+        part.remove(dim);
+        index_views(&shape, dim, index_within(call, "index", extent)?)
+    } else {
+        let (start, limit, step) = bounds(call, extent)?;
+        part[dim] = (limit - start).div_ceil(step);
+        vec![View::Slice { dim, start, limit, step }]
     };
-    if step != 1 {
-        return Err(call.unsupported("a step of 1", step.to_string()));
-    }
-    let mut shape = call.shape(x);
-    shape[dim] = limit - start;
-    let source = if by_index { call.b().reshape(source, &shape)? } else { call.spread(source, &shape)? };
-    let mut pieces = Vec::new();
-    if start > 0 {
-        pieces.push(call.b().slice_dim(x, dim, 0, start)?);
-    }
-    pieces.push(source);
-    if limit < extent {
-        pieces.push(call.b().slice_dim(x, dim, limit, extent)?);
-    }
-    one(if pieces.len() == 1 { source } else { call.b().concatenate(&pieces, dim)? })
+    let source = call.spread(source, &part)?;
+    one(put_back(call.b(), x, &views, source)?)
 }

@@ -1,7 +1,7 @@
 //! Sorting and the largest elements. The order is found without a gradient; the elements are then
 //! gathered by their indices, through which gradients flow back to where they were.
 
-use super::Rows;
+use super::{Rows, one};
 use super::index::gathered;
 use crate::pt2::call::{Call, Out, Outs};
 use partita_base::{DType, Result};
@@ -14,6 +14,8 @@ pub const ROWS: Rows = &[
     ("aten.argsort.default", argsort),
     ("aten.argsort.stable", argsort),
     ("aten.topk.default", topk),
+    ("aten.median.default", median_of_all),
+    ("aten.median.dim", median),
 ];
 
 /// The indices that sort `self` along a dimension, with that dimension.
@@ -22,8 +24,13 @@ fn order(call: &mut Call, descending: bool) -> Result<(ValueId, ValueId, usize)>
     if call.shape(x).is_empty() {
         x = call.b().reshape(x, &[1])?;
     }
+    let dim = call.wrap(call.int("dim", -1)?, call.shape(x).len())?;
+    Ok((x, order_of(call, x, dim, descending)?, dim))
+}
+
+/// The indices that sort a tensor along a dimension.
+fn order_of(call: &mut Call, x: ValueId, dim: usize, descending: bool) -> Result<ValueId> {
     let ty = call.ty(x);
-    let dim = call.wrap(call.int("dim", -1)?, ty.rank())?;
     let index = call.b().iota(ty.with_dtype(DType::I64), dim)?;
     // Whether the first of two elements comes before the second.
     let mut comparator = GraphBuilder::new("comparator");
@@ -35,8 +42,7 @@ fn order(call: &mut Call, descending: bool) -> Result<(ValueId, ValueId, usize)>
     let before = comparator.push1(Compare { direction, compare_type: None }, &[a, b])?;
     let sort = Sort { dim, is_stable: true, comparator: Box::new(comparator.finish(vec![before])) };
     let keys = call.b().stop_gradient(x)?;
-    let sorted = call.b().push(sort, &[keys, index])?;
-    Ok((x, sorted[1], dim))
+    Ok(call.b().push(sort, &[keys, index])?[1])
 }
 
 /// Values and indices in the shape of `self`.
@@ -75,4 +81,43 @@ fn topk(call: &mut Call) -> Outs {
         count.ok_or_else(|| call.unsupported(&format!("at most {extent} elements"), "another number"))?;
     let index = call.b().slice_dim(index, dim, 0, count)?;
     results(call, x, index, dim)
+}
+
+/// The index of the lower of the two middle elements of a dimension that has elements; of extent 1 there.
+fn middle(call: &mut Call, x: ValueId, dim: usize) -> Result<ValueId> {
+    let Some(last) = call.shape(x)[dim].checked_sub(1) else {
+        return Err(call.unsupported("at least one element", "a median of nothing"));
+    };
+    let index = order_of(call, x, dim, false)?;
+    call.b().slice_dim(index, dim, last / 2, last / 2 + 1)
+}
+
+fn median(call: &mut Call) -> Outs {
+    let mut x = call.tensor("self")?;
+    if call.shape(x).is_empty() {
+        x = call.b().reshape(x, &[1])?;
+    }
+    let dim = call.wrap(call.required_int("dim")?, call.shape(x).len())?;
+    let index = middle(call, x, dim)?;
+    if call.flag("keepdim", false)? {
+        return results(call, x, index, dim);
+    }
+    let mut shape = call.shape(index);
+    shape.remove(dim);
+    let mut outs = Vec::new();
+    for out in results(call, x, index, dim)? {
+        let Out::Value(value) = out else { continue };
+        outs.push(Out::Value(call.b().reshape(value, &shape)?));
+    }
+    Ok(outs)
+}
+
+fn median_of_all(call: &mut Call) -> Outs {
+    let x = call.tensor("self")?;
+    let count = call.shape(x).iter().product();
+    let x = call.b().reshape(x, &[count])?;
+    let index = middle(call, x, 0)?;
+    let mut outs = gathered(call, x, index, 0)?;
+    let Some(Out::Value(value)) = outs.pop() else { unreachable!("one value") };
+    one(call.b().reshape(value, &[])?)
 }

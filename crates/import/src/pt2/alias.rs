@@ -7,9 +7,9 @@
 //! A tensor that is computed while gradients are disabled, or is detached, is read through
 //! `stop_gradient` wherever gradients are enabled.
 
-use partita_base::{Diagnostic, Result};
-use partita_ir::ops::Slice;
-use partita_ir::{GraphBuilder, ValueId};
+use partita_base::{DType, Diagnostic, Result};
+use partita_ir::ops::{Pad, Slice};
+use partita_ir::{GraphBuilder, TensorType, ValueId};
 
 /// Names a tensor: a view of a storage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,6 +39,17 @@ pub enum View {
         shape: Vec<usize>,
         /// For each dimension of the viewed tensor, the one it becomes.
         dims: Vec<usize>,
+    },
+    /// Windows of a dimension, which becomes their number; their elements are a new last dimension.
+    Windows {
+        /// The dimension.
+        dim: usize,
+        /// Elements of a window; there is at least one window.
+        size: usize,
+        /// From one window to the next, at least 1.
+        step: usize,
+        /// From one element of a window to the next, at least 1.
+        dilation: usize,
     },
 }
 
@@ -205,7 +216,7 @@ impl Tensors {
 
 impl View {
     /// The view of a value.
-    fn apply(&self, b: &mut GraphBuilder, x: ValueId) -> Result<ValueId> {
+    pub fn apply(&self, b: &mut GraphBuilder, x: ValueId) -> Result<ValueId> {
         match self {
             View::Reshape(shape) => b.reshape(x, shape),
             View::Permute(order) if order.is_sorted() => Ok(x),
@@ -222,12 +233,26 @@ impl View {
             }
             View::Broadcast { shape, .. } if b.shape(x) == *shape => Ok(x),
             View::Broadcast { shape, dims } => b.broadcast_in_dim(x, shape, dims),
+            View::Windows { dim, size, step, dilation } => {
+                let shape = b.shape(x);
+                let count = (shape[*dim] - (size - 1) * dilation - 1) / step + 1;
+                let mut column = [&shape[..], &[1]].concat();
+                column[*dim] = count;
+                let mut columns = Vec::with_capacity(*size);
+                for at in 0..*size {
+                    let start = at * dilation;
+                    let limit = start + (count - 1) * step + 1;
+                    let column_of = View::Slice { dim: *dim, start, limit, step: *step }.apply(b, x)?;
+                    columns.push(b.reshape(column_of, &column)?);
+                }
+                if columns.len() == 1 { Ok(columns[0]) } else { b.concatenate(&columns, shape.len()) }
+            }
         }
     }
 }
 
 /// `base` with the elements of a view of it replaced by `new`.
-fn put_back(b: &mut GraphBuilder, base: ValueId, views: &[View], new: ValueId) -> Result<ValueId> {
+pub fn put_back(b: &mut GraphBuilder, base: ValueId, views: &[View], new: ValueId) -> Result<ValueId> {
     let Some((view, inner)) = views.split_first() else { return Ok(new) };
     let part = match inner {
         [] => new,
@@ -259,10 +284,42 @@ fn put_back(b: &mut GraphBuilder, base: ValueId, views: &[View], new: ValueId) -
             if pieces.len() == 1 { Ok(part) } else { b.concatenate(&pieces, dim) }
         }
         View::Broadcast { shape, .. } if b.shape(base) == *shape => Ok(part),
-        View::Slice { .. } | View::Broadcast { .. } => {
+        &View::Slice { dim, start, step, .. } => strided_back(b, base, part, dim, start, step),
+        View::Broadcast { .. } | View::Windows { .. } => {
             Err(Diagnostic::new("E356", "a view that cannot be changed in place")
-                .expected("a view whose elements are apart, without steps")
-                .found("an expanded tensor or a slice with a step"))
+                .expected("a view whose elements are apart")
+                .found("an expanded tensor or windows that may overlap"))
         }
     }
+}
+
+/// `base` with every `step`-th element from `start` of a dimension replaced: the new elements are spread with gaps,
+/// and chosen where they are.
+fn strided_back(
+    b: &mut GraphBuilder,
+    base: ValueId,
+    part: ValueId,
+    dim: usize,
+    start: usize,
+    step: usize,
+) -> Result<ValueId> {
+    let ty = b.ty(base).clone();
+    let (extent, count) = (ty.shape[dim], b.shape(part)[dim]);
+    if count == 0 {
+        return Ok(base);
+    }
+    let edges = |rank: usize, dim: usize| {
+        let mut pad = Pad { low: vec![0; rank], high: vec![0; rank], interior: vec![0; rank] };
+        pad.low[dim] = start as i64;
+        pad.high[dim] = (extent - start) as i64 - ((count - 1) * step + 1) as i64;
+        pad.interior[dim] = step - 1;
+        pad
+    };
+    let zero = b.scalar(ty.dtype, 0.0);
+    let spread = b.push1(edges(ty.rank(), dim), &[part, zero])?;
+    let ones = b.full(&TensorType::new(DType::Bool, [count]), 1.0)?;
+    let no = b.scalar(DType::Bool, 0.0);
+    let is_new = b.push1(edges(1, 0), &[ones, no])?;
+    let is_new = b.broadcast_in_dim(is_new, &ty.shape, &[dim])?;
+    b.select(is_new, spread, base)
 }

@@ -2,12 +2,12 @@
 //! op's schema, and the graph under construction.
 
 use super::alias::TensorRef;
-pub use super::alias::View;
+pub use super::alias::{View, put_back};
 use super::lower::{Binding, Lowering, Scope};
 use super::schema::{Argument, Graph, Int, Node};
-use super::symbols;
+use super::{known, symbols};
 use partita_base::{DType, Diagnostic, Result};
-use partita_ir::{GraphBuilder, TensorType, ValueId};
+use partita_ir::{GraphBuilder, Literal, TensorType, ValueId};
 
 /// A number among the arguments.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -246,6 +246,11 @@ impl Call<'_, '_> {
         let tensor = self.reference(name)?;
         let lowering = &mut *self.lowering;
         lowering.tensors.write(&mut lowering.cx.builder, tensor, new, lowering.grad, false)
+    }
+
+    /// A value that depends on no input, if it is small: what the import can compute.
+    pub fn known(&self, value: ValueId) -> Option<Literal> {
+        known::value(self.lowering.cx.builder.graph(), value)
     }
 
     // ---- numbers ---------------------------------------------------------------------------------------

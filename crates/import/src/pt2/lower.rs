@@ -145,9 +145,18 @@ fn check_known(graph: &Graph) -> Result<()> {
         let times = if *uses == 1 { "once".to_string() } else { format!("{uses} times") };
         error = error.note(format!("`{op}` is called {times}, first {place}"));
     }
-    Err(error.help(
-        "rewrite these calls in the model, or decompose only them: `exported.run_decompositions({op: ..})`",
-    ))
+    let named: Vec<String> = unknown
+        .keys()
+        .filter(|op| op.bytes().all(|b| b.is_ascii_alphanumeric() || b"._".contains(&b)))
+        .take(20)
+        .map(|op| format!("torch.ops.{op}, "))
+        .collect();
+    Err(error.help(format!(
+        "rewrite these calls in the model, or decompose only them, where PyTorch can, before the program is saved: \
+         `table = torch.export.default_decompositions(); program = program.run_decompositions({{op: table[op] for op \
+         in ({}) if op in table}})`",
+        named.concat().trim_end()
+    )))
 }
 
 fn collect_unknown(graph: &Graph, unknown: &mut IndexMap<String, (usize, String)>) {

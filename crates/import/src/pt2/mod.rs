@@ -8,6 +8,7 @@
 
 mod alias;
 pub(crate) mod call;
+mod known;
 mod lower;
 mod outputs;
 mod payload;

@@ -259,6 +259,8 @@ fn unknown_ops_are_refused_all_at_once() {
         "2 ops that cannot be imported",
         "`aten.fft_fft.default` is called once, first in h.0.attn at net.py:12",
         "`mine.op.default` is called 2 times",
+        "`table = torch.export.default_decompositions(); program = program.run_decompositions({op: table[op] for op in \
+         (torch.ops.aten.fft_fft.default, torch.ops.mine.op.default,) if op in table})`",
     ];
     not_imported(&program, "E355", &words);
 }

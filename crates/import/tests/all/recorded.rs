@@ -235,7 +235,8 @@ fn names_paths_lines_and_ties_are_those_of_the_model() {
     let count = |name: &str| gpt.forward.nodes.iter().filter(|node| node.op.name() == name).count();
     let composites =
         ["layer_norm", "gelu", "embedding", "cross_entropy"].map(|name| count(&format!("partita.{name}")));
-    assert_eq!(composites, [5, 2, 2, 1]);
+    // The rows of the positions are in order: a slice of their table, not a lookup.
+    assert_eq!(composites, [5, 2, 1, 1]);
     let shared = import("shared").model;
     assert_eq!(shared.params.keys().collect::<Vec<_>>(), ["model.a.weight", "model.a.bias", "model.b.bias"]);
 }
@@ -312,6 +313,18 @@ fn convolutions_and_pooling_are_ops_of_their_own() {
     // The input of the first has no gradient.
     assert_eq!(count(&graph, "stablehlo.convolution"), 2 + 1 + 2);
     assert_eq!(count(&graph, "stablehlo.select_and_scatter"), 1);
+}
+
+/// Their gradients are pads; those of lookups by data are scattered.
+#[test]
+fn rows_in_order_are_slices_of_their_table() {
+    for (name, lookups) in [("gpt", 1), ("bert", 2)] {
+        let imported = import(name);
+        let graph = gradient_graph(&imported.model.forward).unwrap();
+        let count = |op: &str| graph.nodes.iter().filter(|node| node.op.name() == op).count();
+        assert_eq!(count("partita.embedding"), lookups, "{name}");
+        assert_eq!(count("stablehlo.scatter"), lookups, "{name}");
+    }
 }
 
 #[test]

@@ -114,10 +114,11 @@ impl TensorFeed {
 
     /// A batch of rows of the file.
     fn rows(&self, rows: &[usize]) -> Result<Fed> {
+        let located = |result: Result<Literal>| result.map_err(|error| error.at(self.name.clone()));
         let value = |input: &Input| {
             let tensor = &self.tensors[&input.name];
             if !has_rows(input, self.batch) {
-                return Ok((input.name.clone(), converted(&tensor.literal(), input)?));
+                return Ok((input.name.clone(), located(converted(&tensor.literal(), input))?));
             }
             let mut bytes = Vec::new();
             for run in rows.chunk_by(|a, b| a + 1 == *b) {
@@ -126,9 +127,9 @@ impl TensorFeed {
             let ty = input.ty.with_dtype(tensor.ty.dtype);
             let rows = Literal::from_bytes(&ty, &bytes).expect("the rows of a batch");
             if self.has_ids && input.name == POSITIONS {
-                return Ok((input.name.clone(), positions(&rows, input)?));
+                return Ok((input.name.clone(), located(positions(&rows, input))?));
             }
-            Ok((input.name.clone(), converted(&rows, input)?))
+            Ok((input.name.clone(), located(converted(&rows, input))?))
         };
         self.inputs.iter().map(value).collect()
     }

@@ -1,5 +1,6 @@
 //! `model.kind = "bert"`: an encoder in the style of BERT (Devlin et al. 2018) with a head that predicts hidden tokens.
 
+use super::pretrained::{self, Fact};
 use super::{ModelKind, ModelSource, Sizes};
 use crate::keys::Section;
 use partita_base::{DType, Result};
@@ -19,7 +20,7 @@ impl ModelKind for Bert {
 
     fn read(&self, section: &mut Section) -> Result<Arc<dyn ModelSource>> {
         let d = BertConfig::default();
-        Ok(Arc::new(BertConfig {
+        let config = BertConfig {
             vocab: section.get("vocab", d.vocab, "size of the vocabulary")?,
             dim: section.get("dim", d.dim, "features of the residual stream")?,
             layers: section.get("layers", d.layers, "transformer layers")?,
@@ -39,7 +40,18 @@ impl ModelKind for Bert {
                 d.fused_qkv,
                 "whether queries, keys and values share one projection",
             )?,
-        }))
+        };
+        let real = |size: usize| size as f64;
+        let facts = vec![
+            (&["num_attention_heads"][..], "model.heads", Fact::Is(real(config.heads))),
+            (&["num_hidden_layers"], "model.layers", Fact::Is(real(config.layers))),
+            (&["hidden_size"], "model.dim", Fact::Is(real(config.dim))),
+            (&["vocab_size"], "model.vocab", Fact::Is(real(config.vocab))),
+            (&["max_position_embeddings"], "model.sequence", Fact::AtLeast(real(config.sequence))),
+            (&["layer_norm_eps"], "this kind of model", Fact::Is(1e-12)),
+            (&["hidden_act"], "this kind of model", Fact::Named(&["gelu"])),
+        ];
+        pretrained::read(section, Arc::new(config), facts)
     }
 }
 

@@ -1,5 +1,6 @@
 //! `model.kind = "gpt"`: a decoder in the style of GPT-2 (Radford et al. 2019).
 
+use super::pretrained::{self, Fact};
 use super::{Experts, ModelKind, ModelSource, Sizes};
 use crate::keys::Section;
 use crate::torch::Module;
@@ -20,7 +21,19 @@ impl ModelKind for Gpt {
     }
 
     fn read(&self, section: &mut Section) -> Result<Arc<dyn ModelSource>> {
-        Ok(Arc::new(read(section, GptConfig::default())?))
+        let config = read(section, GptConfig::default())?;
+        let real = |size: usize| size as f64;
+        let facts = vec![
+            (&["n_head"][..], "model.heads", Fact::Is(real(config.heads))),
+            (&["n_layer"], "model.layers", Fact::Is(real(config.layers))),
+            (&["n_embd"], "model.dim", Fact::Is(real(config.dim))),
+            (&["vocab_size"], "model.vocab", Fact::Is(real(config.vocab))),
+            (&["n_positions"], "model.sequence", Fact::AtLeast(real(config.sequence))),
+            (&["layer_norm_epsilon"], "this kind of model", Fact::Is(1e-5)),
+            (&["activation_function"], "this kind of model", Fact::Named(&["gelu_new", "gelu_pytorch_tanh"])),
+            (&["scale_attn_by_inverse_layer_idx"], "this kind of model", Fact::Plain),
+        ];
+        pretrained::read(section, Arc::new(config), facts)
     }
 }
 

@@ -1,5 +1,6 @@
 //! `model.kind = "llama"`: a decoder in the style of Llama (Touvron et al. 2023).
 
+use super::pretrained::{self, Fact};
 use super::{Experts, ModelKind, ModelSource, Sizes};
 use crate::keys::Section;
 use crate::torch::Module;
@@ -20,7 +21,23 @@ impl ModelKind for Llama {
     }
 
     fn read(&self, section: &mut Section) -> Result<Arc<dyn ModelSource>> {
-        Ok(Arc::new(read(section, LlamaConfig::default())?))
+        let config = read(section, LlamaConfig::default())?;
+        let real = |size: usize| size as f64;
+        let kv_heads = config.kv_heads.unwrap_or(config.heads);
+        let facts = vec![
+            (&["num_attention_heads"][..], "model.heads", Fact::Is(real(config.heads))),
+            (&["num_key_value_heads"], "model.kv_heads", Fact::Is(real(kv_heads))),
+            (&["num_hidden_layers"], "model.layers", Fact::Is(real(config.layers))),
+            (&["hidden_size"], "model.dim", Fact::Is(real(config.dim))),
+            (&["vocab_size"], "model.vocab", Fact::Is(real(config.vocab))),
+            (&["max_position_embeddings"], "model.sequence", Fact::AtLeast(real(config.sequence))),
+            (&["rms_norm_eps"], "model.epsilon", Fact::Is(config.epsilon)),
+            (&["rope_theta"], "model.rotary_base", Fact::Is(config.rotary_base)),
+            (&["rope_type", "type"], "this kind of model", Fact::Plain),
+            (&["hidden_act"], "this kind of model", Fact::Named(&["silu", "swish"])),
+            (&["attention_bias"], "this kind of model", Fact::Plain),
+        ];
+        pretrained::read(section, Arc::new(config), facts)
     }
 }
 

@@ -14,6 +14,7 @@ mod images;
 mod llama;
 mod mlp;
 pub mod named;
+mod pretrained;
 mod t5;
 
 use crate::keys::Section;

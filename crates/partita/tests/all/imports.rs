@@ -431,3 +431,22 @@ fn a_function_gives_the_same_results_on_any_mesh() {
     assert!(error.code == "E143" && error.to_string().contains("one, two"), "{error}");
     assert_eq!(given(&["1", "2", "3"]).unwrap_err().code, "E414");
 }
+
+/// A file may name arguments as JAX does, or with dots as models do.
+#[test]
+fn arguments_in_a_file_have_the_names_of_the_text_or_of_models() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "func.func @main(%arg0: tensor<2xf32> loc(\"b['x']\"), %arg1: tensor<f32> loc(\"s\")) -> tensor<2xf32> {\n\
+                return %arg0 : tensor<2xf32>\n}";
+    let function = partita::function::Function::read(text, "f.mlir", None).unwrap();
+    let given = |name: &str| {
+        let path = folder.path().join("x.safetensors");
+        let tensors = IndexMap::from([(name.to_string(), Literal::new([2], vec![3.0f32, 4.0]))]);
+        save(&path, &tensors).unwrap();
+        function.arguments(&[path.display().to_string()], 1)
+    };
+    for name in ["b['x']", "b.x"] {
+        assert_eq!(given(name).unwrap()[0].to_f64(), [3.0, 4.0], "{name}");
+    }
+    assert_eq!(given("b.y").unwrap_err().code, "E414");
+}

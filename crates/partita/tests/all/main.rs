@@ -23,6 +23,7 @@ mod pipelines_sweep;
 mod planned;
 mod precision;
 mod predict;
+mod pretrained;
 mod published;
 mod recorded;
 mod refusals;
