@@ -115,7 +115,7 @@ impl ScriptTrainer {
         let failed = |what: &str, found: String| failed(engine, what, found);
         let model = session.model()?;
         let feed = session.feed(&model)?;
-        let processes = session.execution().processes.as_ref();
+        let processes = session.processes();
         let is_first = processes.is_none_or(|processes| processes.index() == 0);
         let path = std::env::temp_dir().join(format!("partita-{}-{}", engine.name(), std::process::id()));
         let exchange = Exchange(path.clone());
@@ -149,7 +149,7 @@ impl ScriptTrainer {
     /// The variables that tell the runner its place among those of the other processes of `partita launch`, as torchrun
     /// sets them; none for one process, whose runner has all ranks.
     fn place(&self) -> Result<Vec<(&'static str, String)>> {
-        let Some(processes) = &self.session.execution().processes else { return Ok(Vec::new()) };
+        let Some(processes) = self.session.processes() else { return Ok(Vec::new()) };
         let (index, count) = (processes.index(), processes.count());
         // The first runner listens at a port that is free now.
         let free = || TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());

@@ -134,11 +134,6 @@ impl Session {
         Ok(session)
     }
 
-    /// The choices of execution.
-    pub fn execution(&self) -> &Execution {
-        &self.execution
-    }
-
     /// With a batch of so many rows.
     pub fn with_batch(mut self, rows: usize) -> Session {
         self.config.train.batch = rows;
@@ -185,6 +180,11 @@ impl Session {
     pub(crate) fn with_cluster(mut self, cluster: Cluster) -> Session {
         self.config.cluster = cluster;
         self
+    }
+
+    /// The processes that share the ranks, this one among them.
+    pub fn processes(&self) -> Option<&Arc<dyn Processes>> {
+        self.execution.processes.as_ref()
     }
 
     /// With all ranks in this process.
@@ -570,36 +570,4 @@ pub fn verification_rows(batch: usize, microbatches: usize, shards: usize) -> us
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_small_batch_represents_a_large_one() {
-        for ((batch, microbatches, shards), rows) in [
-            ((32, 1, 1), 6),
-            ((32, 1, 2), 6),
-            ((32, 1, 4), 8),
-            // 32 rows over 3 shards are uneven, 7 are too.
-            ((32, 1, 3), 7),
-            ((33, 1, 3), 6),
-            ((32, 8, 2), 16),
-            ((32, 8, 1), 8),
-            ((32, 8, 4), 32),
-            // Microbatches of 5, 5, 4 and 4 rows are split over two shards as those of 3, 2, 2 and 2 are.
-            ((18, 4, 2), 9),
-            // Fewer rows than shards stay so.
-            ((3, 1, 4), 3),
-            ((4, 2, 4), 4),
-            ((1, 1, 1), 1),
-            // The split refuses these.
-            ((8, 9, 2), 8),
-            ((8, 0, 2), 8),
-        ] {
-            assert_eq!(
-                verification_rows(batch, microbatches, shards),
-                rows,
-                "{batch} {microbatches} {shards}"
-            );
-        }
-    }
-}
+mod tests;

@@ -2,8 +2,8 @@
 //!
 //! There are two forms. In the uniform one our partition decides: all ranks run one local program, collectives included,
 //! as replicas that XLA does not partition. In the global one the step of one device carries our propagated layouts as
-//! `sdy` annotations, and XLA partitions. The stages of a pipeline are cut into [`pieces`]. The runner, [`RUNNER`], is a script over jaxlib: it knows neither models nor
-//! plans, only the [`Manifest`].
+//! `sdy` annotations, and XLA partitions. The stages of a pipeline are cut into pieces, each a
+//! program. The runner, [`RUNNER`], is a script over jaxlib: it knows neither models nor plans, only the [`Manifest`].
 
 mod pieces;
 
@@ -95,8 +95,8 @@ pub struct Module {
 pub struct Tensor {
     /// Its name: the module path of a parameter, `loss`, ..
     pub name: String,
-    /// What it is: `parameter`, `state`, `batch`, `learning_rate`, `step`, `seed`, `carried` from a module before on the same
-    /// ranks, `received` from one on other ranks; of results `loss`, `grad_norm`, `gradient`, `new_value`, `metric`,
+    /// What it is: `parameter`, `state`, `batch`, `learning_rate`, `step`, `seed`, `carried` from a module before on the
+    /// same ranks, `received` from one on other ranks; of results `loss`, `grad_norm`, `gradient`, `new_value`, `metric`,
     /// `carried`.
     pub kind: &'static str,
     /// The element type as MLIR names it.
@@ -162,8 +162,8 @@ impl XlaStep {
 /// which it continues.
 ///
 /// # Errors
-/// E276 for a step with several pipeline stages in the global form, E275 for shards that pads cannot make equal, E304 and E314 for a
-/// checkpoint of other data or of another model, and what building refuses.
+/// E276 for a step with several pipeline stages in the global form, E275 for shards that pads cannot make equal, E304 and
+/// E314 for a checkpoint of other data or of another model, and what building refuses.
 pub fn export(session: &Session, form: Form, from: Option<&Saved>) -> Result<XlaStep> {
     let model = session.model()?;
     let feed = session.feed(&model)?;

@@ -38,8 +38,9 @@ impl Event for Exported {
 /// Runs the command.
 ///
 /// # Errors
-/// E038 for a form that the source does not have, E275 and E276 for a step that XLA cannot run, E060 for one that PyTorch cannot, E311 to E314 for a
-/// checkpoint that is not there or does not fit, E043 and E316 for a file that exists or cannot be written.
+/// E038 for a form that the source does not have, E275 and E276 for a step that XLA cannot run, E060 for one that PyTorch
+/// cannot, E311 to E314 for a checkpoint that is not there or does not fit, E043 and E316 for a file that exists or cannot
+/// be written.
 pub fn export(args: &ExportArgs, output: &mut Output) -> Result<()> {
     let form = match args.purpose {
         ExportForm::Safetensors => return export_model(args, output),

@@ -179,8 +179,8 @@ fn a_signal_to_the_launcher_alone_saves_and_ends_all_processes() {
 const LONG_RUN: [&str; 6] =
     ["--checkpoint-every", "20", "--set", "train.steps=600", "--set", "train.validate_every=0"];
 
-/// A launched run of so many processes with these flags of the launcher, of which process `.1` is killed after step `.0`, for
-/// each of `kills`: the last loss of each step, and what was said.
+/// A launched run of so many processes with these flags of the launcher, of which process `.1` is killed after step `.0`,
+/// for each of `kills`: the last loss of each step, and what was said.
 #[cfg(target_os = "linux")]
 fn killed(
     place: &Place,

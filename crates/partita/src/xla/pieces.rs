@@ -143,8 +143,8 @@ impl<'a> Cutter<'a> {
         (!self.is_constant[node.index()]).then_some(node.index())
     }
 
-    /// The pieces with their turns. Outputs that no node computes are returned in the turn `last`; `sent` are the values that
-    /// other stages read.
+    /// The pieces with their turns. Outputs that no node computes are returned in the turn `last`; `sent` are the values
+    /// that other stages read.
     fn run(&self, stage: &Stage, last: Turn, sent: &BTreeSet<ValueId>) -> Vec<(Turn, Piece)> {
         let graph = self.graph;
         let of_value = |value: ValueId| self.maker(value).map(|node| self.turns[node]);
