@@ -38,7 +38,7 @@ pub fn mixed(graph: &Graph, compute: DType, keeps: &dyn Fn(&Node) -> bool) -> Re
     compute_in(graph, &narrow_nodes(graph, compute, keeps), compute)
 }
 
-/// Where a value stands.
+/// How a value may be typed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Class {
     /// Depends on no product: any type.
@@ -83,24 +83,31 @@ fn precision_of(graph: &Graph, node: &Node, compute: DType, keeps: &dyn Fn(&Node
     if !tensors().all(fits) || keeps(node) {
         return Precision::Own;
     }
-    match &node.op {
-        Op::Composite(composite) => of_composite(composite, &graph.operand_types(node), compute),
-        // Loops, branches and bodies have types of their own.
-        op if !op.regions().is_empty() => Precision::Own,
-        // A conversion that the model itself makes to a wider type.
-        Op::Convert(convert) if is_wide(convert.dtype) && graph.ty(node.operands[0]).dtype == compute => {
-            Precision::Own
-        }
-        _ => of_op(graph, node),
+    if let Op::Composite(composite) = &node.op {
+        return of_composite(composite, &graph.operand_types(node), compute);
     }
+    // Loops, branches and bodies have types of their own.
+    if !node.op.regions().is_empty() {
+        return Precision::Own;
+    }
+    // A conversion that the model itself makes to a wider type.
+    if let Op::Convert(convert) = &node.op
+        && is_wide(convert.dtype)
+        && graph.ty(node.operands[0]).dtype == compute
+    {
+        return Precision::Own;
+    }
+    of_op(graph, node)
 }
 
 /// The precision of one op. A bitcast to the same type is the identity without a gradient.
 fn of_op(graph: &Graph, node: &Node) -> Precision {
-    match &node.op {
-        Op::BitcastConvert(cast) if cast.dtype == graph.ty(node.operands[0]).dtype => Precision::Operands,
-        op => op.precision(),
+    if let Op::BitcastConvert(cast) = &node.op
+        && cast.dtype == graph.ty(node.operands[0]).dtype
+    {
+        return Precision::Operands;
     }
+    node.op.precision()
 }
 
 /// f32 or f64.
@@ -131,13 +138,12 @@ fn of_composite(composite: &Composite, operands: &[&TensorType], compute: DType)
 fn contents(definition: &CompositeDefinition, compute: DType) -> (bool, bool) {
     let graph = &definition.decomposition;
     graph.nodes.iter().fold((false, false), |(products, exposed), node| {
-        let (more, bare) = match &node.op {
-            Op::Composite(inner) => contents(&inner.definition, compute),
-            _ => {
-                let is_narrow = node.results.iter().any(|&v| graph.ty(v).dtype == compute);
-                let precision = of_op(graph, node);
-                (precision == Precision::Product, precision == Precision::Own && is_narrow)
-            }
+        let (more, bare) = if let Op::Composite(inner) = &node.op {
+            contents(&inner.definition, compute)
+        } else {
+            let is_narrow = node.results.iter().any(|&v| graph.ty(v).dtype == compute);
+            let precision = of_op(graph, node);
+            (precision == Precision::Product, precision == Precision::Own && is_narrow)
         };
         (products | more, exposed | bare)
     })
@@ -225,13 +231,13 @@ fn enter(
         return Ok(new);
     }
     let maker = graph.value(old).definition.map(|(id, _)| graph.node(id));
-    let new = match maker.map(|node| (&node.op, node)) {
-        Some((Op::Constant(constant), _)) => builder.constant(constant_in(constant, compute)),
-        Some((op @ Op::BroadcastInDim(_), node)) => {
-            let operand = enter(builder, graph, map, entered, node.operands[0], compute)?;
-            builder.push_typed(op.clone(), &[operand], vec![ty.with_dtype(compute)])[0]
-        }
-        _ => builder.convert(outer, compute)?,
+    let new = if let Some(Op::Constant(constant)) = maker.map(|node| &node.op) {
+        builder.constant(constant_in(constant, compute))
+    } else if let Some(node) = maker.filter(|node| matches!(node.op, Op::BroadcastInDim(_))) {
+        let operand = enter(builder, graph, map, entered, node.operands[0], compute)?;
+        builder.push_typed(node.op.clone(), &[operand], vec![ty.with_dtype(compute)])[0]
+    } else {
+        builder.convert(outer, compute)?
     };
     entered.insert(old, new);
     Ok(new)
@@ -244,23 +250,27 @@ fn constant_in(constant: &Constant, compute: DType) -> Literal {
 
 /// The op for operands in the new type, and whether its result type must be given.
 fn retyped(op: &Op, graph: &Graph, operands: &[ValueId], compute: DType) -> Result<(Op, bool)> {
-    match op {
-        Op::Constant(constant) if constant.value.ty.dtype.is_float() => {
-            Ok((Constant { value: constant_in(constant, compute) }.into(), false))
-        }
-        Op::Convert(convert) if convert.dtype.is_float() => Ok((Convert { dtype: compute }.into(), false)),
-        Op::BitcastConvert(cast) if cast.dtype.is_float() => {
-            Ok((BitcastConvert { dtype: compute }.into(), false))
-        }
-        Op::DotGeneral(dot) => Ok((DotGeneral { result_dtype: None, ..dot.clone() }.into(), false)),
-        Op::Composite(composite) => {
-            let types: Vec<_> = operands.iter().map(|&v| graph.ty(v).clone()).collect();
-            let attributes = retyped_attributes(composite, compute);
-            let definition = Arc::new(composite.definition.resized(&attributes, &types)?);
-            Ok((Composite { attributes, definition }.into(), false))
-        }
-        _ => Ok((op.clone(), true)),
+    if let Op::Constant(constant) = op
+        && constant.value.ty.dtype.is_float()
+    {
+        return Ok((Constant { value: constant_in(constant, compute) }.into(), false));
     }
+    if matches!(op, Op::Convert(convert) if convert.dtype.is_float()) {
+        return Ok((Convert { dtype: compute }.into(), false));
+    }
+    if matches!(op, Op::BitcastConvert(cast) if cast.dtype.is_float()) {
+        return Ok((BitcastConvert { dtype: compute }.into(), false));
+    }
+    if let Op::DotGeneral(dot) = op {
+        return Ok((DotGeneral { result_dtype: None, ..dot.clone() }.into(), false));
+    }
+    if let Op::Composite(composite) = op {
+        let types: Vec<_> = operands.iter().map(|&v| graph.ty(v).clone()).collect();
+        let attributes = retyped_attributes(composite, compute);
+        let definition = Arc::new(composite.definition.resized(&attributes, &types)?);
+        return Ok((Composite { attributes, definition }.into(), false));
+    }
+    Ok((op.clone(), true))
 }
 
 fn retyped_attributes(composite: &Composite, compute: DType) -> crate::Attributes {
@@ -316,27 +326,26 @@ fn ended_in(
     let node = graph.node(id);
     let ty = graph.ty(value).with_dtype(to);
     let new = |v: ValueId| map[v.index()].expect("nodes stand in execution order");
-    let result = match &node.op {
-        Op::DotGeneral(dot) => {
-            builder.enter(node);
-            let dot = DotGeneral { result_dtype: Some(to), ..dot.clone() };
-            builder.push_typed(dot, &[new(node.operands[0]), new(node.operands[1])], vec![ty])
-        }
-        Op::Reduce(reduce) if node.operands.len() == 2 && is_sum(reduce) => {
-            builder.enter(node);
-            let x = builder.convert(new(node.operands[0]), to)?;
-            vec![builder.reduce_sum(x, &reduce.dims)?]
-        }
-        Op::Transpose(_) | Op::Reshape(_) => {
-            let Some(operand) = ended_in(builder, graph, map, single, node.operands[0], to)? else {
-                return Ok(None);
-            };
-            builder.enter(node);
-            builder.push_typed(node.op.clone(), &[operand], vec![ty])
-        }
-        _ => return Ok(None),
-    };
-    Ok(Some(result[0]))
+    if let Op::DotGeneral(dot) = &node.op {
+        builder.enter(node);
+        let dot = DotGeneral { result_dtype: Some(to), ..dot.clone() };
+        let operands = [new(node.operands[0]), new(node.operands[1])];
+        return Ok(Some(builder.push_typed(dot, &operands, vec![ty])[0]));
+    }
+    if let Op::Reduce(reduce) = &node.op
+        && node.operands.len() == 2
+        && is_sum(reduce)
+    {
+        builder.enter(node);
+        let x = builder.convert(new(node.operands[0]), to)?;
+        return Ok(Some(builder.reduce_sum(x, &reduce.dims)?));
+    }
+    if !matches!(node.op, Op::Transpose(_) | Op::Reshape(_)) {
+        return Ok(None);
+    }
+    let Some(operand) = ended_in(builder, graph, map, single, node.operands[0], to)? else { return Ok(None) };
+    builder.enter(node);
+    Ok(Some(builder.push_typed(node.op.clone(), &[operand], vec![ty])[0]))
 }
 
 fn is_sum(reduce: &Reduce) -> bool {

@@ -4,7 +4,8 @@
 //! optimizer states. Whether gradients are finite is read off the sum of their squares, which the gradient norm adds up over
 //! all ranks anyway: all ranks see one number, so all skip a step or none does.
 //!
-//! Source: P. Micikevicius et al., "Mixed Precision Training", 2018, section 3.2; defaults are those of `torch.amp.GradScaler`.
+//! Source: P. Micikevicius et al., "Mixed Precision Training", 2018, section 3.2; defaults are those of
+//! `torch.amp.GradScaler`.
 
 use crate::optim::spread_over;
 use partita_base::{DType, Diagnostic, Result};

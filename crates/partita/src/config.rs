@@ -412,7 +412,6 @@ impl Train {
             let dtype = DType::from_name(&dtype).filter(|d| d.is_float()).ok_or_else(|| {
                 Diagnostic::new("E004", format!("`train.dtype` cannot be {dtype}")).expected(known.join(", "))
             })?;
-            let mixed = Mixed::read(s)?;
             let train = Train {
                 steps: s.get("steps", 100, "optimizer steps")?,
                 batch: s.get("batch", terms.rows.unwrap_or(32), "rows of the global batch")?,
@@ -468,7 +467,7 @@ impl Train {
                     }
                 },
             };
-            Ok((train, mixed))
+            Ok((train, Mixed::read(s)?))
         })?;
         train.check()?;
         terms.check(train.batch, train.dtype)?;

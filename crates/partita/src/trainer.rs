@@ -114,7 +114,7 @@ pub struct Trainer {
 fn skipped(before: Option<&StepReport>, report: &StepReport) -> Option<String> {
     let now = report.scaling?;
     let counted = |report: &StepReport| report.scaling.map(|scaling| scaling.skipped);
-    // Of a resumed run only what is skipped from here on is told.
+    // Of a resumed run, steps that were skipped before have no note.
     let is_more = match before.and_then(counted) {
         Some(before) => now.skipped > before,
         None => now.skipped > 0 && report.grad_norm == Some(0.0),

@@ -85,8 +85,8 @@ pub struct LowerOptions {
     /// Keep input gradients and weight gradients apart: they share no region and no collective, so
     /// a timetable may run them at different times. Set for timetables that do.
     pub split_backward: bool,
-    /// The most bytes of forward values that a rank keeps for the backward pass of a microbatch; what is left out is computed
-    /// again.
+    /// The most bytes of forward values that a rank keeps for the backward pass of a microbatch; what is left out is
+    /// computed again.
     pub kept_bytes: Option<usize>,
 }
 

@@ -276,7 +276,7 @@ impl Operation for DotGeneral {
         Ok(vec![numbers.literal(&results[0])])
     }
 
-    /// A result of another type was asked for on purpose.
+    /// A result of another type is a choice of the model.
     fn precision(&self) -> Precision {
         if self.result_dtype.is_none() { Precision::Product } else { Precision::Own }
     }

@@ -1,8 +1,8 @@
 //! Stochastic rounding of parameters in bf16: up or down at random, in proportion to how near each neighbour is.
 //!
-//! An update of less than half a unit would be lost each time it is rounded to the nearest; rounded at random, it survives in
-//! expectation. Random bits come from the seed, the step, the parameter's name and the element's index in the whole tensor, so
-//! every mesh rounds alike.
+//! An update of less than half a unit would be lost each time it is rounded to the nearest; rounded at random, it survives
+//! in expectation. Random bits come from the seed, the step, the parameter's name and the element's index in the whole
+//! tensor, so every mesh rounds alike.
 //!
 //! Source: S. Gupta et al., "Deep Learning with Limited Numerical Precision", 2015.
 

@@ -286,8 +286,8 @@ fn what_cannot_be_stepped_is_refused_by_name() {
     assert_eq!(train_step(&graph, &bad).unwrap_err().code, "E057");
 }
 
-/// Three quarters of the elements round a step of a quarter of a unit away; the others move by a whole unit, so the mean moves
-/// by what was asked. Draws differ from step to step and from seed to seed.
+/// Three quarters of the elements round a step of a quarter of a unit away; the others move by a whole unit, so the mean
+/// moves by a quarter. Draws differ from step to step and from seed to seed.
 #[test]
 fn stochastic_rounding_keeps_small_updates_in_the_mean() {
     let shape = [64, 64];

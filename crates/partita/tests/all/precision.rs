@@ -206,9 +206,8 @@ fn a_resumed_run_goes_on_with_its_scale() {
     assert_eq!(error.map(|error| error.code), Some("E314"));
 }
 
-/// Data parallelism adds gradients in f32: as many bytes as without mixed precision. Sharded parameters are gathered in the
-/// narrow type, for half the bytes. A skipped step is agreed on without a meeting of its own: the norm of the gradients is the
-/// one meeting of an update.
+/// Data parallelism adds gradients in f32: as many bytes as without mixed precision, with a scaled loss too. Sharded
+/// parameters are gathered in the narrow type, for half the bytes.
 #[test]
 fn gradients_are_reduced_in_the_parameters_type_and_weights_gathered_in_the_narrow_one() {
     let seen = |case: &str, mesh: &str, plan: &str| {

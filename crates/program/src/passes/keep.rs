@@ -1,8 +1,8 @@
 //! Keeps forward values for the backward pass within a number of bytes, and computes the others again where they are read.
 //!
 //! The choice is made on the graph of a rank, so bytes are those that a rank holds, for each microbatch. All ranks make one
-//! choice, and collectives are never repeated: their results are kept. Random numbers depend on a seed and a position, so what
-//! is computed again has the same bits.
+//! choice, and collectives are never repeated: their results are kept. Random numbers depend on a seed and a position, so
+//! what is computed again has the same bits.
 
 mod choose;
 
@@ -87,10 +87,12 @@ struct Problem {
 
 fn cost(graph: &Graph, node: &Node) -> f64 {
     let cost = node.op.cost(&graph.operand_types(node), &graph.result_types(node));
-    match graph.traits(node) {
-        Traits::View(_) | Traits::Constant(_) | Traits::Iota { .. } => 0.0,
-        _ => cost.flops + OPERATIONS_PER_BYTE * cost.bytes,
-    }
+    if has_bytes(graph, node) { cost.flops + OPERATIONS_PER_BYTE * cost.bytes } else { 0.0 }
+}
+
+/// Whether results have bytes of their own. A view is made again of what it shows, a constant of nothing.
+fn has_bytes(graph: &Graph, node: &Node) -> bool {
+    !matches!(graph.traits(node), Traits::View(_) | Traits::Constant(_) | Traits::Iota { .. })
 }
 
 /// One problem for each microbatch; one for a step without microbatches.
@@ -115,13 +117,10 @@ fn problems(graph: &Graph) -> Vec<Problem> {
             operands.dedup();
             let is_read =
                 |v: &ValueId| uses[v.index()].iter().any(|&(r, _)| graph.node(r).phase != Phase::Forward);
-            // A view has no bytes of its own: it is made again, of what it shows.
-            let has_bytes =
-                !matches!(graph.traits(node), Traits::View(_) | Traits::Constant(_) | Traits::Iota { .. });
             let bytes: usize = node.results.iter().map(|&v| graph.ty(v).bytes()).sum();
             let is_fixed = node.op.is_collective() || matches!(graph.traits(node), Traits::Refused);
             Item {
-                bytes: if has_bytes { bytes as f64 } else { f64::INFINITY },
+                bytes: if has_bytes(graph, node) { bytes as f64 } else { f64::INFINITY },
                 cost: if is_fixed { f64::INFINITY } else { cost(graph, node) },
                 operands,
                 is_read: node.results.iter().any(is_read),

@@ -70,8 +70,8 @@ const UPDATE_UNITS: f64 = 8.0;
 /// what differs between two orders of a sum is a unit at each of the few roundings between two sums.
 const NARROW_UNITS: f64 = 4.0;
 
-/// The tolerance for an element type, relative to a tensor's largest magnitude: 1e-9 for f64, 1e-4 for f32, four units in the
-/// last place for narrower types (2^-5 for bf16, 2^-8 for f16). A model in mixed precision has that of the narrow type.
+/// The tolerance for an element type, relative to a tensor's largest magnitude: 1e-9 for f64, 1e-4 for f32, four units in
+/// the last place for narrower types (2^-5 for bf16, 2^-8 for f16). A model in mixed precision has that of the narrow type.
 pub fn tolerance(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => 1e-9,

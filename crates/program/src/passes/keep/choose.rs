@@ -1,17 +1,18 @@
 //! Which forward values to keep for the backward pass within a number of bytes, and which to compute again.
 //!
 //! A value that the backward pass reads is either kept or computed again; what is computed again needs its operands, which
-//! are kept or computed again in turn. Every value is computed again at most once. The cost of a choice is that of all ops
-//! it runs twice.
+//! are kept or computed again themselves. Every value is computed again at most once. The cost of a choice is that of all
+//! ops it runs twice.
 //!
 //! For a price λ of a byte, the choice of the least cost + λ bytes is a minimum cut: value v has two nodes, *needed* and
 //! *repeated*. Being needed without being repeated cuts needed(v) → repeated(v) of capacity λ bytes(v); being repeated cuts
 //! repeated(v) → sink of capacity cost(v); what is repeated needs its operands by edges that cannot be cut. Prices are
-//! bisected, which walks along the convex hull of all choices; what a budget leaves beyond a point of the hull is filled value
-//! by value. The dual of the cut bounds the least cost from below, so the gap of a choice is known.
+//! bisected, which walks along the convex hull of all choices; what a budget leaves beyond a point of the hull is filled
+//! value by value. The dual of the cut bounds the least cost from below, so the gap of a choice is known.
 //!
-//! The knapsack of PyTorch's activation memory budget chooses among the values that the backward pass reads by their own cost
-//! alone. It does not know that repeating one may need another, or that a small value far up the graph can stand for many.
+//! The knapsack of PyTorch's activation memory budget chooses among the values that the backward pass reads by their own
+//! cost alone. It does not know that repeating one may need another, or that a small value far up the graph can stand for
+//! many.
 
 /// A forward op of the problem, in execution order.
 #[derive(Clone, PartialEq, Debug, Default)]

@@ -11,8 +11,8 @@ fn numbers(seed: u64) -> impl FnMut(usize) -> usize {
     }
 }
 
-/// A random graph whose ops read one to three of the six ops before them; one in nine cannot be repeated, one in seven has no
-/// bytes of its own.
+/// A random graph whose ops read one to three of the six ops before them; one in nine cannot be repeated, one in seven has
+/// no bytes of its own.
 fn random(seed: u64, count: usize) -> Vec<Item> {
     let mut below = numbers(seed);
     let mut items: Vec<Item> = Vec::new();
@@ -57,7 +57,7 @@ fn a_chain_keeps_one_small_value_that_stands_for_the_large_ones_behind_it() {
     let (choice, bound) = within(&items, 5.0).unwrap();
     assert_eq!((choice.bytes, choice.cost), (1.0, 3.0));
     assert!(bound <= choice.cost && bound > 0.0);
-    // The knapsack knows only what is read: nothing fits, and the chain begins anew.
+    // The knapsack knows only what is read: nothing fits, and the whole chain is computed again.
     assert_eq!(evaluate(&items, &knapsack(&items, 5.0)).cost, 103.0);
     assert_eq!(within(&items, 30.0).unwrap(), (everything(&items), 0.0));
 }
