@@ -163,12 +163,9 @@ impl<'a> Trial<'a> {
             });
             let mut own: Vec<Plan> = Vec::new();
             for pins in [Pins::Inputs, Pins::Activations, Pins::Parameters] {
-                let lines = plan_of(step, slice, &axes, &found, pins);
-                for lines in [without_vectors(&lines, step), lines] {
-                    let plan = with(self.pins, &with(&lines, &storage));
-                    if !own.contains(&plan) {
-                        own.push(plan);
-                    }
+                let plan = with(self.pins, &with(&plan_of(step, slice, &axes, &found, pins), &storage));
+                if !own.contains(&plan) {
+                    own.push(plan);
                 }
             }
             if self.searched.is_none() {
@@ -344,22 +341,6 @@ impl<'a> Trial<'a> {
             (0..slices).map(|slice| Stage { first: slice, last: slice, slice: 0 }).collect();
         makespan_s(&table, &stages, &self.session.config().train.timetable, microbatches)
     }
-}
-
-/// A plan without its lines for vectors. A search may store the weight of a norm in shards and gather it where it is used;
-/// with a line that says so, propagation would rather shard the features of the residual stream. Without it, a vector
-/// gets the layout of what it scales.
-fn without_vectors(plan: &Plan, step: &Graph) -> Plan {
-    let is_kept = |entry: &&partita_schedule::Entry| {
-        let Primitive::Shard { tensor, .. } = &entry.primitive else { return true };
-        let is_own = |name: &str| {
-            let (module, own) = name.rsplit_once('.').unwrap_or(("", name));
-            own == tensor && partita_schedule::matches(&entry.modules, module)
-        };
-        let mut own = step.params().into_iter().filter(|&p| is_own(&step.value(p).name)).peekable();
-        own.peek().is_none() || own.any(|p| step.ty(p).rank() > 1)
-    };
-    Plan { entries: plan.entries.iter().filter(is_kept).cloned().collect() }
 }
 
 /// An axis over which no stage shards a value that its forward pass computes.

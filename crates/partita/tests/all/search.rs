@@ -99,7 +99,8 @@ fn given_lines_hold() {
 #[test]
 fn what_is_built_costs_what_was_searched() {
     for (model, mesh) in [("gpt", "tp=2"), ("gpt", "tp=4"), ("llama", "tp=4")] {
-        let session = session(model, mesh, &[]);
+        let overrides = ["cluster.name=a100-8".to_string(), format!("mesh.shape='{mesh}'")];
+        let session = Session::load(model, &overrides).unwrap();
         let found = session.auto_plan(&session.model().unwrap(), session.mesh()).unwrap();
         let search = &found.searched[0];
         let factor = search.built_s.unwrap() / search.cost_s;
