@@ -831,7 +831,8 @@ def more_rows(w, x):
     yield from (OPS.rnn_tanh_cell.default(w, x, w[:4], x[:4]), OPS.rnn_relu_cell.default(w, x, w[:4], x[:4], x[0], w[1]))
     yield from (OPS.diagonal.default(w), OPS.diagonal.default(w, 1), OPS.diagonal.default(w.view(2, 3, 4), -2, 2, 0))
     yield from (OPS.unfold.default(w, 0, 3, 1), OPS.unfold.default(w, 0, 2, 3), OPS.unfold.default(w, 1, 1, 2))
-    yield from (OPS.im2col.default(image, [2, 2], [1, 2], [1, 0], [1, 2]), OPS.im2col.default(line[None, 0], [1, 2], [1, 1], [0, 0], [1, 1]))
+    yield OPS.im2col.default(image, [2, 2], [1, 2], [1, 0], [1, 2])
+    yield OPS.im2col.default(line[None, 0], [1, 2], [1, 1], [0, 0], [1, 1])
     yield OPS.embedding_bag.padding_idx(w, ids, bags, False, 0, False, None, False, None)[0]
     yield OPS.embedding_bag.padding_idx(w, ids, bags, False, 1, False, None, False, -4)[0]
     yield OPS.embedding_bag.default(w, ids, torch.tensor([0, 1, 5]), False, 0, False, x[:5, 0], True)[0]

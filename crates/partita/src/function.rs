@@ -109,8 +109,8 @@ impl Function {
                     for (own, tensor) in tensors.iter() {
                         // The name of the file, `b['x']`, or the one that models have, `b.x`.
                         let exact = types.iter().position(|(name, _)| *name == own);
-                        let dotted = || types.iter().position(|(name, _)| dotted(name) == own);
-                        let Some(at) = exact.or_else(dotted) else {
+                        let by_path = || types.iter().position(|(name, _)| dotted(name) == own);
+                        let Some(at) = exact.or_else(by_path) else {
                             let mut error = Diagnostic::new("E414", format!("there is no argument `{own}`"))
                                 .at(text.clone())
                                 .expected(types.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", "));

@@ -195,9 +195,8 @@ impl Plan {
     /// in a row. E228 for any other text, E222 for an unknown style or primitive. Lines without an
     /// origin get `origin` and the number of the line that first contains their pattern.
     pub fn from_toml(text: &str, origin: &str) -> Result<Plan> {
-        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
-            not_toml(text, origin, &error)
-        })?;
+        let table: toml::Table =
+            text.parse().map_err(|error: toml::de::Error| not_toml(text, origin, &error))?;
         let keys = ["plan", "stages", "mesh", "microbatches", "timetable", "sequence_parallel"];
         if let Some(key) = table.keys().find(|key| !keys.contains(&key.as_str())) {
             return Err(misplaced(origin, key, &keys));

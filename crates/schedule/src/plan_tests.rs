@@ -83,7 +83,8 @@ fn what_is_no_plan_is_refused() {
     assert_eq!(code("[[plan]]\nmodules = \"a\"\nprimitive = \"shard\"\ntensor = \"b\""), "E222");
     let error = Plan::from_toml("[plan]\n\"a.b\" = \"colwis\"", "plan.toml").unwrap_err();
     assert_eq!((error.code, error.at.as_deref()), ("E222", Some("plan.toml: \"a.b\"")));
-    let error = Plan::from_toml("[plan]\n\"a\" = \"colwise\"\n\"a\" = \"rowwise\"\n", "plan.toml").unwrap_err();
+    let error =
+        Plan::from_toml("[plan]\n\"a\" = \"colwise\"\n\"a\" = \"rowwise\"\n", "plan.toml").unwrap_err();
     assert_eq!((error.code, error.at.as_deref()), ("E228", Some("plan.toml:3")));
     assert_eq!(error.found.as_deref(), Some("duplicate key: \"a\""));
     assert_eq!(Plan::from_toml("", "plan.toml").unwrap(), Plan::default());

@@ -43,13 +43,13 @@ impl ModelKind for Bert {
         };
         let real = |size: usize| size as f64;
         let facts = vec![
-            (&["num_attention_heads"][..], "model.heads", Fact::Is(real(config.heads))),
-            (&["num_hidden_layers"], "model.layers", Fact::Is(real(config.layers))),
-            (&["hidden_size"], "model.dim", Fact::Is(real(config.dim))),
-            (&["vocab_size"], "model.vocab", Fact::Is(real(config.vocab))),
-            (&["max_position_embeddings"], "model.sequence", Fact::AtLeast(real(config.sequence))),
-            (&["layer_norm_eps"], "this kind of model", Fact::Is(1e-12)),
-            (&["hidden_act"], "this kind of model", Fact::Named(&["gelu"])),
+            ("num_attention_heads", "model.heads", Fact::Is(real(config.heads))),
+            ("num_hidden_layers", "model.layers", Fact::Is(real(config.layers))),
+            ("hidden_size", "model.dim", Fact::Is(real(config.dim))),
+            ("vocab_size", "model.vocab", Fact::Is(real(config.vocab))),
+            ("max_position_embeddings", "model.sequence", Fact::AtLeast(real(config.sequence))),
+            ("layer_norm_eps", "this kind of model", Fact::Is(1e-12)),
+            ("hidden_act", "this kind of model", Fact::Named(&["gelu"])),
         ];
         pretrained::read(section, Arc::new(config), facts)
     }

@@ -24,14 +24,14 @@ impl ModelKind for Gpt {
         let config = read(section, GptConfig::default())?;
         let real = |size: usize| size as f64;
         let facts = vec![
-            (&["n_head"][..], "model.heads", Fact::Is(real(config.heads))),
-            (&["n_layer"], "model.layers", Fact::Is(real(config.layers))),
-            (&["n_embd"], "model.dim", Fact::Is(real(config.dim))),
-            (&["vocab_size"], "model.vocab", Fact::Is(real(config.vocab))),
-            (&["n_positions"], "model.sequence", Fact::AtLeast(real(config.sequence))),
-            (&["layer_norm_epsilon"], "this kind of model", Fact::Is(1e-5)),
-            (&["activation_function"], "this kind of model", Fact::Named(&["gelu_new", "gelu_pytorch_tanh"])),
-            (&["scale_attn_by_inverse_layer_idx"], "this kind of model", Fact::Plain),
+            ("n_head", "model.heads", Fact::Is(real(config.heads))),
+            ("n_layer", "model.layers", Fact::Is(real(config.layers))),
+            ("n_embd", "model.dim", Fact::Is(real(config.dim))),
+            ("vocab_size", "model.vocab", Fact::Is(real(config.vocab))),
+            ("n_positions", "model.sequence", Fact::AtLeast(real(config.sequence))),
+            ("layer_norm_epsilon", "this kind of model", Fact::Is(1e-5)),
+            ("activation_function", "this kind of model", Fact::Named(&["gelu_new", "gelu_pytorch_tanh"])),
+            ("scale_attn_by_inverse_layer_idx", "this kind of model", Fact::Plain),
         ];
         pretrained::read(section, Arc::new(config), facts)
     }

@@ -25,17 +25,17 @@ impl ModelKind for Llama {
         let real = |size: usize| size as f64;
         let kv_heads = config.kv_heads.unwrap_or(config.heads);
         let facts = vec![
-            (&["num_attention_heads"][..], "model.heads", Fact::Is(real(config.heads))),
-            (&["num_key_value_heads"], "model.kv_heads", Fact::Is(real(kv_heads))),
-            (&["num_hidden_layers"], "model.layers", Fact::Is(real(config.layers))),
-            (&["hidden_size"], "model.dim", Fact::Is(real(config.dim))),
-            (&["vocab_size"], "model.vocab", Fact::Is(real(config.vocab))),
-            (&["max_position_embeddings"], "model.sequence", Fact::AtLeast(real(config.sequence))),
-            (&["rms_norm_eps"], "model.epsilon", Fact::Is(config.epsilon)),
-            (&["rope_theta"], "model.rotary_base", Fact::Is(config.rotary_base)),
-            (&["rope_type", "type"], "this kind of model", Fact::Plain),
-            (&["hidden_act"], "this kind of model", Fact::Named(&["silu", "swish"])),
-            (&["attention_bias"], "this kind of model", Fact::Plain),
+            ("num_attention_heads", "model.heads", Fact::Is(real(config.heads))),
+            ("num_key_value_heads", "model.kv_heads", Fact::Is(real(kv_heads))),
+            ("num_hidden_layers", "model.layers", Fact::Is(real(config.layers))),
+            ("hidden_size", "model.dim", Fact::Is(real(config.dim))),
+            ("vocab_size", "model.vocab", Fact::Is(real(config.vocab))),
+            ("max_position_embeddings", "model.sequence", Fact::AtLeast(real(config.sequence))),
+            ("rms_norm_eps", "model.epsilon", Fact::Is(config.epsilon)),
+            ("rope_theta", "model.rotary_base", Fact::Is(config.rotary_base)),
+            ("rope_type", "this kind of model", Fact::Plain),
+            ("hidden_act", "this kind of model", Fact::Named(&["silu", "swish"])),
+            ("attention_bias", "this kind of model", Fact::Plain),
         ];
         pretrained::read(section, Arc::new(config), facts)
     }

@@ -19,8 +19,8 @@ use std::sync::{Arc, OnceLock};
 /// The largest `config.json` that is read, in bytes.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// What a model is, in the words of `config.json` (names of one fact, the key of a config here, its value).
-pub(super) type Facts = Vec<(&'static [&'static str], &'static str, Fact)>;
+/// What a model is: the name of each fact in `config.json`, what decides it here, and its value.
+pub(super) type Facts = Vec<(&'static str, &'static str, Fact)>;
 
 /// What the fact in `config.json` must be; a fact that it does not state is not compared.
 #[derive(Clone, PartialEq, Debug)]
@@ -36,7 +36,11 @@ pub(super) enum Fact {
 }
 
 /// The source itself, or with the initial values of `model.weights`.
-pub(super) fn read(section: &mut Section, source: Arc<dyn ModelSource>, facts: Facts) -> Result<Arc<dyn ModelSource>> {
+pub(super) fn read(
+    section: &mut Section,
+    source: Arc<dyn ModelSource>,
+    facts: Facts,
+) -> Result<Arc<dyn ModelSource>> {
     let path: Option<PathBuf> = section.find(
         "weights",
         "random by seed",
@@ -101,18 +105,17 @@ impl Pretrained {
         let text = std::fs::read_to_string(&path).unwrap_or_default();
         let Ok(stated) = serde_json::from_str::<Value>(&text) else { return Ok(()) };
         let mut apart = Vec::new();
-        for (names, key, fact) in &self.facts {
+        for (name, key, fact) in &self.facts {
             // Newer files nest the numbers of rotary embeddings.
             let places = [Some(&stated), stated.get("rope_parameters"), stated.get("rope_scaling")];
-            let found = names.iter().find_map(|name| {
-                let value = places.into_iter().flatten().find_map(|place| place.get(*name))?;
-                Some((*name, value)).filter(|(_, value)| !value.is_null())
-            });
-            let Some((name, value)) = found else { continue };
+            let found = places.into_iter().flatten().find_map(|place| place.get(*name));
+            let Some(value) = found.filter(|value| !value.is_null()) else { continue };
             let (fits, expected) = match fact {
                 Fact::Is(own) => (value.as_f64() == Some(*own), own.to_string()),
                 Fact::AtLeast(own) => (value.as_f64().is_some_and(|v| v >= *own), format!("at least {own}")),
-                Fact::Named(known) => (value.as_str().is_some_and(|v| known.contains(&v)), known.join(" or ")),
+                Fact::Named(known) => {
+                    (value.as_str().is_some_and(|v| known.contains(&v)), known.join(" or "))
+                }
                 Fact::Plain => (value == &Value::Bool(false) || value == "default", "none".to_string()),
             };
             if !fits {
@@ -185,7 +188,10 @@ impl ModelSource for Pretrained {
         {
             let shown = unused.iter().take(5).map(String::as_str).collect::<Vec<_>>().join(", ");
             let more = if unused.len() > 5 { ", .." } else { "" };
-            notes.push(format!("tensors of the checkpoint that the model does not use: {}: {shown}{more}", unused.len()));
+            notes.push(format!(
+                "tensors of the checkpoint that the model does not use: {}: {shown}{more}",
+                unused.len()
+            ));
         }
         notes
     }

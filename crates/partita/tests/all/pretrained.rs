@@ -72,7 +72,12 @@ fn bundled_models_begin_with_a_checkpoint_on_any_mesh() {
 #[test]
 fn rows_may_be_shorter_and_other_checkpoints_are_refused() {
     let place = folder().join("gpt");
-    assert_eq!(with_weights("gpt", &place, &["model.sequence=5"]).model().unwrap().params["embed_positions.weight"].ty.shape, [5, 16]);
+    assert_eq!(
+        with_weights("gpt", &place, &["model.sequence=5"]).model().unwrap().params["embed_positions.weight"]
+            .ty
+            .shape,
+        [5, 16]
+    );
     let refused = |weights: &Path, more: &[&str]| {
         let weights = format!("model.weights={}", weights.display());
         let items = [sizes("gpt"), &[weights.as_str()], more].concat();
@@ -84,12 +89,15 @@ fn rows_may_be_shorter_and_other_checkpoints_are_refused() {
     // Shapes do not tell the number of heads; the file beside them does.
     let copy = tempfile::tempdir().unwrap();
     std::fs::copy(place.join("model.safetensors"), copy.path().join("model.safetensors")).unwrap();
-    let stated = r#"{"n_head": 2, "n_layer": 2, "n_positions": 8, "activation_function": "relu", "n_inner": null}"#;
+    let stated =
+        r#"{"n_head": 2, "n_layer": 2, "n_positions": 8, "activation_function": "relu", "n_inner": null}"#;
     std::fs::write(copy.path().join("config.json"), stated).unwrap();
     let error = refused(copy.path(), &["model.heads=4"]);
     assert_eq!(error.code, "E363");
     let text = error.to_string();
-    for words in ["`n_head` is 2; expected 4, by model.heads", "`activation_function` is \"relu\"", "2 that differ"] {
+    for words in
+        ["`n_head` is 2; expected 4, by model.heads", "`activation_function` is \"relu\"", "2 that differ"]
+    {
         assert!(text.contains(words), "{words}: {text}");
     }
 }
