@@ -286,6 +286,9 @@ def main():
         os._exit(1)
     dist.barrier()
     dist.destroy_process_group()
+    # All is written. The threads of PyTorch, and the one that reads the standard input, may keep Python from ending.
+    own.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
