@@ -44,6 +44,8 @@ def load(
         args = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
         kwargs = {}
     exported = _exported(model if loss is None else with_loss(model, loss, len(args)), args, kwargs)
+    if loss is not None:
+        _check_loss(exported, loss)
     return _imported(exported, model, loss_name, batch, ranks, loss)
 
 
@@ -64,6 +66,24 @@ def with_loss(module: torch.nn.Module, loss: Callable[..., Any], count: int) -> 
     wrapped = copy.copy(module)
     wrapped.__class__ = type(kind.__name__, (kind,), {"forward": forward})
     return wrapped
+
+
+def _check_loss(exported: Any, loss: Callable[..., Any]) -> None:
+    """E360 unless the function returns one float scalar."""
+    (output,) = exported.graph.find_nodes(op="output")
+    values = [value.meta["val"] if isinstance(value, torch.fx.Node) else value for value in output.args[0]]
+    # Buffers that change are outputs too, before that of the user.
+    (*_, value) = values or [None]
+    if isinstance(value, torch.Tensor) and value.dim() == 0 and value.is_floating_point():
+        return
+    found = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+    raise refuse(
+        "E360",
+        f"the loss {getattr(loss, '__name__', type(loss).__name__)} is no float scalar",
+        expected="one number: a tensor of shape []",
+        found=found,
+        help="take the mean, or the sum, of the losses of the rows",
+    )
 
 
 # PyTorch patches its modules while it exports one: one at a time, in the whole process.
@@ -103,6 +123,8 @@ def _exported(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
             exported = torch.export.export(module, args, kwargs, strict=False)
         except Exception as error:
             raise _reason(module, args, kwargs, error) from error
+    if _mixes_types(exported) and (own := _error_of_module(module, args, kwargs)) is not None:
+        raise _not_taken(module, args, kwargs, own)
     for name, part in module.named_modules():
         # Those of the module itself run around its passes.
         if name and (part._backward_hooks or part._backward_pre_hooks):
@@ -161,12 +183,7 @@ def _reason(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
     kind = type(module).__name__
     own = _error_of_module(module, args, kwargs)
     if own is not None:
-        return refuse(
-            "E415",
-            f"{kind} does not take these inputs",
-            expected="inputs that the module itself takes",
-            found=f"{_shown(args, kwargs)}: {type(own).__name__}: {str(own).strip()}",
-        )
+        return _not_taken(module, args, kwargs, own)
     reason = str(error).strip() or type(error).__name__
     return refuse(
         "E390",
@@ -175,6 +192,30 @@ def _reason(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
         found=f"{type(error).__name__}: {reason}",
         help="change the line that PyTorch names, or export a part of the module",
     )
+
+
+def _not_taken(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], own: Exception) -> Exception:
+    return refuse(
+        "E415",
+        f"{type(module).__name__} does not take these inputs",
+        expected="inputs that the module itself takes",
+        found=f"{_shown(args, kwargs)}: {type(own).__name__}: {str(own).strip()}",
+    )
+
+
+# Ops that take tensors of one type. Without values, PyTorch lets others pass.
+_OF_ONE_TYPE = {"addmm", "bmm", "conv1d", "conv2d", "conv3d", "linear", "matmul", "mm"}
+
+
+def _mixes_types(exported: Any) -> bool:
+    """Whether an op that takes tensors of one type is given several, so that the module itself may refuse its inputs."""
+    for node in exported.graph.nodes:
+        name = str(node.target).split(".")
+        if node.op == "call_function" and name[0] == "aten" and name[1] in _OF_ONE_TYPE:
+            values = [other.meta.get("val") for other in node.all_input_nodes]
+            if len({value.dtype for value in values if isinstance(value, torch.Tensor)}) > 1:
+                return True
+    return False
 
 
 def _error_of_module(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | None:
@@ -234,8 +275,9 @@ def _gradients_of_their_own() -> Iterator[list[str]]:
         return register
 
     original_init = node.__init__
-    hooks = ("register_hook", "register_post_accumulate_grad_hook")
-    kept = [(torch.Tensor, name, torch.Tensor.__dict__.get(name), hooked(name)) for name in hooks]
+    kept: list[tuple[Any, str, Any, Any]] = []
+    for name in ("register_hook", "register_post_accumulate_grad_hook"):
+        kept.append((torch.Tensor, name, torch.Tensor.__dict__.get(name), hooked(name)))
     kept.append((node, "__init__", node.__dict__.get("__init__"), init))
     try:
         for owner, name, _, patched in kept:

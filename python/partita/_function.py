@@ -18,6 +18,8 @@ from torch.utils import _pytree as pytree
 
 from partita import _export
 from partita._error import refuse
+from partita._partita import PartitaError
+from partita._schedule import caller
 from partita._tensors import _LONG, _NAMES
 
 # The source line of every op: that of the call below.
@@ -61,11 +63,11 @@ def tensor_type(dtype: torch.dtype, shape: Sequence[int]) -> str:
 def traced(function: Callable[..., Any], inputs: Sequence[tuple[torch.dtype, Sequence[int]]], name: str) -> Function:
     """The program of a function of tensors with these types. ``name`` is what messages call it.
 
-    Raises ``PartitaError``: E390 for what PyTorch cannot export, E350 to E360 for ops that the importer does not know,
-    E381 for a function that draws random numbers.
+    Raises ``PartitaError``: E390 for what PyTorch cannot export, E415 for tensors that do not fit the function, E350 to E360
+    for ops that the importer does not know, E381 for a function that draws random numbers.
     """
     found: list[Any] = []
-    has_turn = _export.has_turn()
+    has_turn, origin = _export.has_turn(), caller()
 
     def export() -> None:
         _export.share_turn(has_turn)
@@ -73,7 +75,19 @@ def traced(function: Callable[..., Any], inputs: Sequence[tuple[torch.dtype, Seq
             kind = type(name, (_Call,), {})
             examples = tuple(torch.empty(tuple(shape), dtype=dtype) for dtype, shape in inputs)
             module = kind(function)
-            found.append(_export._imported(_export._exported(module, examples, {}), None))
+            exported = _export._exported(module, examples, {})
+            random = [node.target for node in exported.graph.nodes if _draws(node.target)]
+            if random:
+                raise refuse(
+                    "E381",
+                    f"`{name}` draws random numbers",
+                    expected="a function of its arguments alone",
+                    found=str(random[0]),
+                    help="draw the numbers first as a plain tensor, and distribute it",
+                )
+            found.append(_export._imported(exported, None))
+        except PartitaError as error:
+            found.append(_at(origin, name, error) if error.code in ("E355", "E356") else error)
         except Exception as error:
             found.append(error)
 
@@ -84,15 +98,24 @@ def traced(function: Callable[..., Any], inputs: Sequence[tuple[torch.dtype, Seq
     model = found[0]
     if isinstance(model, Exception):
         raise model
-    if model._native.is_random():
-        raise refuse(
-            "E381",
-            f"`{name}` draws random numbers",
-            expected="a function of its arguments alone",
-            found=name,
-            help="draw the numbers first, and distribute them",
-        )
     return Function(_PLACE.sub("", model.text()), tuple(model.inputs.values()), tuple(model.outputs.values()), model._returned)
+
+
+def _at(origin: str, name: str, error: PartitaError) -> PartitaError:
+    """The same about an op that the importer does not know, with the line that called the function."""
+    return refuse(
+        error.code,
+        f"`{name}` is a function that cannot be planned",
+        at=origin,
+        expected="ops that the importer knows, which make new tensors",
+        found=error.found,
+        help="write it with other functions, and without `out=`",
+    )
+
+
+def _draws(target: Any) -> bool:
+    """Whether an op draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
 
 
 class Arguments:

@@ -75,7 +75,7 @@ class Place:
         total = 0
         for name, (dtype, shape, data) in tensors:
             total = zlib.crc32(f"{name} {dtype} {shape}".encode(), total)
-            total = zlib.crc32(data, total)
+            total = zlib.crc32(data.data, total)
         own = f"{zlib.crc32(what.encode()):08x} {total:08x}\n".encode()
         place, self._records = self._records * _RECORD, self._records + 1
         with open(self._sums(self.rank), "ab") as file:

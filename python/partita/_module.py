@@ -10,6 +10,7 @@ pass came in between, or a backward pass runs twice, the forward pass is compute
 from __future__ import annotations
 
 import copy
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -259,17 +260,18 @@ class _Gradients(torch.autograd.Function):
     def forward(_: Any, step: Any, outputs: int, *tensors: Any) -> tuple[Any, ...]:
         count = outputs + len(step.programs.inputs)
         inputs, parameters, needed = tensors[outputs:count], tensors[count:], step.needs_input_grad[2:]
-        gradients = step.programs.backward(
-            step.module,
-            inputs,
-            parameters,
-            step.kept,
-            step.seed,
-            step.differentiated,
-            tensors[:outputs],
-            needed,
-            step.token,
-        )
+        with step.module._planning.lock:
+            gradients = step.programs.backward(
+                step.module,
+                inputs,
+                parameters,
+                step.kept,
+                step.seed,
+                step.differentiated,
+                tensors[:outputs],
+                needed,
+                step.token,
+            )
         return tuple(gradients)
 
     @staticmethod
@@ -289,10 +291,13 @@ class Planning:
     same: Any = None
     """Of a module with replaced parts: a ``partita._replaced.Same``."""
 
+    lock: threading.RLock
+    """One thread at a time runs the module: while it is exported, other tensors are in the place of its own."""
+
     def __init__(self, kind: type[torch.nn.Module], plan: Plan, mesh: Mesh, same: Any = None) -> None:
         self.kind, self.plan, self.mesh, self.same = kind, plan, mesh, same
         self.programs: dict[Any, Programs] = {}
-        self.homes = Homes()
+        self.homes, self.lock = Homes(), threading.RLock()
 
     def original(self, module: torch.nn.Module) -> torch.nn.Module:
         """The user's module with the tensors of the planned one."""
@@ -312,16 +317,11 @@ class Planning:
         cast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
         key = (call.key(), cast)
         found = self.programs.get(key)
-        if found is not None and found.is_current(call.module):
-            return found
-        with _export.turn():
-            # Another thread may have planned them meanwhile.
-            found = self.programs.get(key)
-            if found is None or not found.is_current(call.module):
-                made = self._made(call)
-                if found is not None:
-                    found.close()
-                found = self.programs[key] = made
+        if found is None or not found.is_current(call.module):
+            made = self._made(call)
+            if found is not None:
+                found.close()
+            found = self.programs[key] = made
         return found
 
     def _made(self, call: Call) -> Programs:
@@ -384,13 +384,19 @@ def _parts(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 
 def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+    with self._planning.lock:
+        return _locked_forward(self, args, kwargs)
+
+
+def _locked_forward(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     call = Call(self, args, kwargs)
     programs = self._planning.find(call)
     if _launched.checks_inputs():
         _launched.compare("inputs", ((name, pack(value)) for name, value in zip(programs.inputs, call.inputs)))
     inputs, parameters = call.inputs, [call.parameters[place] for place in programs.places]
     if programs.model._ranges:
-        check_rows(programs.model, ((name, pack(value)) for name, value in zip(programs.inputs, inputs)))
+        limited = zip(programs.inputs, inputs)
+        check_rows(programs.model, ((name, pack(value)) for name, value in limited if name in programs.model._ranges))
     is_differentiated = torch.is_grad_enabled() and any(value.requires_grad for value in [*inputs, *parameters])
     if is_differentiated:
         outputs = list(_Step.apply(programs, self, *inputs, *parameters))
@@ -403,8 +409,9 @@ def planned_module(module: torch.nn.Module, plan: Plan, mesh: Mesh, same: Any = 
     """A copy of a module whose passes run on a mesh under a plan. It is an instance of the module's class. If parts of it
     replace others, ``same`` is a ``partita._replaced.Same``, which compares them once for each shape.
 
-    Calling it raises ``PartitaError``: E390 and E391 for what PyTorch cannot export, E392 for gradients of gradients,
-    E251 for a replaced part that computes another thing, and what the plan refuses.
+    Calling it raises ``PartitaError``: E414, E415 and E430 for arguments that the module does not take, E423 for indices out
+    of range, E390 and E391 for what PyTorch cannot export, E392 for gradients of gradients, E395 for launched processes with
+    different tensors, E251 for a replaced part that computes another thing, and what the plan refuses.
     """
     return _planned(copy.deepcopy(module), plan, mesh, same)
 

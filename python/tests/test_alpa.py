@@ -576,3 +576,11 @@ def test_the_example_trains_as_jax():
     promised = ["marked: pp=2,dp=1, verified: 9", "Result forward_stage_layer_ids: [[0", "automatic: pp=", "loss 68.069; after"]
     for text in promised:
         assert text in done.stdout
+
+
+@pytest.mark.parametrize("count", [0, -1, 2.5])
+def test_microbatches_are_a_positive_whole_number(count):
+    with pytest.raises(ValueError, match="positive whole number"):
+        alpa.PipeshardParallel(num_micro_batches=count)
+    with pytest.raises(TypeError, match="method"):
+        alpa.parallelize(method="dp")

@@ -319,7 +319,7 @@ REFUSED = {
     ),
     "random numbers": ("E381", lambda m: F.dropout(distribute_tensor(A, m), 0.5, True)),
     "shapes that depend on values": ("E355", lambda m: torch.nonzero(distribute_tensor(A, m))),
-    "other shapes": ("E390", lambda m: distribute_tensor(A, m) @ distribute_tensor(A, m)),
+    "other shapes": ("E415", lambda m: distribute_tensor(A, m) @ distribute_tensor(A, m)),
 }
 
 

@@ -210,3 +210,57 @@ def test_a_place_that_is_not_this_process_is_refused(monkeypatch):
         with pytest.raises(partita.PartitaError) as refused:
             slapo.env.setup(**arguments)
         assert refused.value.code == "E393" and reason in str(refused.value)
+
+
+DIFFERENT = """
+import os, sys
+import torch
+import partita
+
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 4)
+if sys.argv[1] == "weights":
+    torch.nn.init.normal_(model.weight, generator=torch.Generator().manual_seed(int(os.environ["RANK"])))
+x, y = torch.randn(6, 8), torch.randn(6, 4)
+if sys.argv[1] == "inputs":
+    x += int(os.environ["RANK"])
+loaded = partita.load(model, (x, y), loss=torch.nn.functional.mse_loss)
+trainer = partita.Trainer(loaded, None, "dp=2", "sgd")
+trainer.step((x, y))
+"""
+
+
+@pytest.mark.parametrize("what", ["weights", "inputs"])
+def test_processes_with_other_tensors_are_refused(tmp_path, what, monkeypatch):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    monkeypatch.setitem(ENVIRONMENT, "PARTITA_CHECK", "1")
+    code, lines, error = run(tmp_path, DIFFERENT, 2, what)
+    said = "\n".join(sum(lines, []))
+    assert code == 1 and f"error[E395]: processes 0 and 1 of the launch have different {what}" in said
+    assert said.count("Traceback") == 1 and error.count("error[") == 1
+
+
+SLOW_END = """
+import atexit, os, sys, time
+import numpy as np
+import partita
+
+model = partita.load(sys.argv[1])
+trainer = partita.Trainer(model, None, "dp=2", "sgd")
+x = np.zeros((6, 4), np.float32)
+trainer.step((x, x))
+atexit.register(time.sleep, 60)
+if os.environ["RANK"] == "1":
+    print(time.time(), flush=True)
+    raise ValueError("lost")
+while True:
+    trainer.step((x, x))
+"""
+
+
+def test_an_interpreter_that_ends_slowly_is_not_waited_for(tmp_path, recorded):
+    code, lines, error = run(tmp_path, SLOW_END, 2, str(recorded("mlp")))
+    assert time.time() - float(lines[1][0]) < 5
+    assert code == 1 and "ValueError: lost" in lines[1] and "E449]: rank 1 of 2 failed: exit code 1" in error
+    # What rank 0 says of it is no news.
+    assert lines[0] == []

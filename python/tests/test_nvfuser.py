@@ -326,7 +326,7 @@ REFUSED = {
     "no tensor": ("E382", with_inputs(lambda fd, a, b: fd.add_output(1))),
     "other inputs": ("E382", lambda: Matmul().execute([A])),
     "other shapes": ("E382", lambda: Matmul().execute([B, A])),
-    "shapes that do not fit": ("E390", with_inputs(lambda fd, a, b: fd.ops.matmul(b, a))),
+    "shapes that do not fit": ("E415", with_inputs(lambda fd, a, b: fd.ops.matmul(b, a))),
     "no such rank": ("E014", lambda: Scheduled().host_ir(4)),
     "parallel without a mesh": (
         "E382",

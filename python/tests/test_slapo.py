@@ -216,7 +216,7 @@ def test_mistakes_are_refused_with_a_code():
     assert [path for path, _ in sch.find(r"linear\d")] == ["linear1", "linear2"]
     with pytest.raises(partita.PartitaError) as refused:
         slapo.build(sch, example_inputs=[torch.randn(4, 15)])
-    assert refused.value.code == "E390"
+    assert refused.value.code == "E415"
     first, second = (slapo.build(sch)[0] for _ in range(2))
     x = torch.randn(4, 16)
     torch.testing.assert_close(first(x), second(x))

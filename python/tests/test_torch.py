@@ -90,8 +90,9 @@ def test_an_optimizer_that_a_step_cannot_have_is_refused(module):
         torch.optim.Rprop(module.parameters()),
         "sdg",
     ):
-        with pytest.raises(ValueError, match="group|amsgrad|rprop|sdg"):
+        with pytest.raises(partita.PartitaError, match="group|amsgrad|rprop|sdg") as refused:
             partita.optim.of(wrong)
+        assert refused.value.code == "E057"
 
 
 def test_verification_without_a_loss_covers_outputs_and_gradients(module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -127,7 +128,8 @@ class Method:
         plan: _PlanLike = None,
         auto_sharding_option: AutoShardingOption | None = None,
     ) -> None:
-        self.devices, self.num_micro_batches = devices, num_micro_batches or 1
+        self.devices = devices
+        self.num_micro_batches = 1 if num_micro_batches is None else _count(num_micro_batches)
         self.auto_sharding_option = auto_sharding_option
         self._mesh, self._plan = mesh, plan
 
@@ -163,6 +165,17 @@ class Method:
         return f"{type(self).__name__}(num_micro_batches={self.num_micro_batches})"
 
 
+def _count(microbatches: Any) -> int:
+    """``ValueError`` for what is no positive whole number."""
+    try:
+        count = operator.index(microbatches)
+    except TypeError:
+        count = 0
+    if count < 1:
+        raise ValueError(f"num_micro_batches is a positive whole number, found {microbatches!r}")
+    return count
+
+
 _ZERO2 = '[plan]\n"**" = "zero2"'
 
 
@@ -194,7 +207,7 @@ class PipeshardParallel(Method):
     ``ManualStageOption`` the layers of each stage, and its ranks, are those that it says.
     ``pipeline_schedule`` names a timetable: ``1f1b``, ``gpipe``, ``zb-h1``, ..
 
-    Raises ``ValueError`` for another mode.
+    Raises ``ValueError`` for another mode, or a number of microbatches that is no positive whole number.
     """
 
     is_pipelined = True

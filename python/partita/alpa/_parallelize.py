@@ -40,9 +40,11 @@ def parallelize(
     JAX's donated arguments; with ``donate_argnums=()`` it is copied out first. Arguments that are texts, functions, flags
     or None are static. ``method`` is ``ShardParallel()`` by default.
 
-    Raises ``PartitaError`` at a call: E386 for a function that cannot be split, E225 for fewer rows than microbatches, and
+    Raises ``TypeError`` for what is no method; ``PartitaError`` at a call: E386 for a function that cannot be split, E225 for fewer rows than microbatches, and
     what the mesh and the plan refuse.
     """
+    if method is not None and not isinstance(method, Method):
+        raise TypeError(f"method is a method such as alpa.ShardParallel(), found {method!r}")
     if fun is None:
         return functools.partial(
             parallelize,

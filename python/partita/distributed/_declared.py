@@ -7,6 +7,7 @@ order, for any modules, as in PyTorch.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,7 +74,7 @@ class Declared(Planning):
         self.kind, self.whole = kind, mesh
         self.lines: list[Line] = []
         self.programs = {}
-        self.homes = Homes()
+        self.homes, self.lock = Homes(), threading.RLock()
         self._planned: list[Line] = []
 
     def original(self, module: torch.nn.Module) -> torch.nn.Module:
@@ -96,6 +97,12 @@ def plan_of(module: torch.nn.Module) -> Plan:
     if not isinstance(planning, Declared):
         raise TypeError(f"{type(module).__name__} is not parallel")
     return _plan(module, _lines(module, planning.whole), planning.whole)[0]
+
+
+def lines_of(module: Any) -> list[Line]:
+    """The lines that a module carries itself."""
+    planning = getattr(module, "__dict__", {}).get("_planning")
+    return planning.lines if isinstance(planning, Declared) else []
 
 
 def check_module(module: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -21,8 +22,14 @@ def init_device_mesh(
     Raises ``PartitaError``: E380 for another device than the CPU and for names that do not fit, E203 to E207 for what is
     no mesh.
     """
+    try:
+        shape = tuple(operator.index(size) for size in mesh_shape)
+    except TypeError:
+        raise refuse(
+            "E380", "the size of a mesh dimension is a whole number", expected="sizes such as (2, 2)", found=repr(mesh_shape)
+        ) from None
     made: DeviceMesh = object.__new__(DeviceMesh)
-    made._set(device_type, tuple(int(size) for size in mesh_shape), mesh_dim_names)
+    made._set(device_type, shape, mesh_dim_names)
     return made
 
 

@@ -29,7 +29,8 @@ class FusionDefinition:
             a = fd.from_pytorch(pt_a)
             fd.add_output(fd.ops.relu(a))
 
-    Statements raise ``PartitaError``: E382 for a statement that does not fit, E390 for what PyTorch cannot trace.
+    Statements raise ``PartitaError``: E382 for a statement that does not fit, E415 for shapes and types that do not, E390
+    for what PyTorch cannot trace.
     """
 
     ops: Ops
@@ -64,6 +65,10 @@ class FusionDefinition:
 
     def multidevice_schedule(self) -> None:
         """The layouts; overridden by subclasses. ``multigpu_schedule`` is another name for it."""
+
+    def __repr__(self) -> str:
+        counts = f"{len(self._inputs)} inputs, {len(self._statements)} statements, {len(self._outputs)} outputs"
+        return f"{type(self).__name__}({counts})"
 
     def __enter__(self) -> FusionDefinition:
         return self

@@ -247,6 +247,8 @@ class Schedule:
             )
         if subgraph.path != self.path:
             raise refuse("E248", "the matches are of another module", expected=self.path, found=subgraph.path)
+        if not name.isidentifier():
+            raise refuse("E222", "a fused module has a name", expected="letters, digits and underscores", found=repr(name))
         self._root.add(
             self.path, "fuse", (), {"pattern": subgraph.pattern.text(), "name": name, "compiler": compiler}
         )

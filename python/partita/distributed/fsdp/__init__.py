@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from partita._error import refuse
-from partita.distributed._declared import Line, declare
+from partita.distributed._declared import Line, declare, lines_of
 from partita.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def fully_shard(
     Without a mesh, all of ``WORLD_SIZE`` ranks. ``reshard_after_forward=False`` keeps gathered parameters until the backward
     pass; by default the outermost module keeps them and others do not, as in PyTorch.
 
-    Raises ``PartitaError``: E380 for a mesh of several dimensions, no mesh, or a policy; E381 for another mesh than that of
+    Raises ``PartitaError``: E380 for a mesh of several dimensions, no mesh, a policy, or a second call for a module; E381 for another mesh than that of
     an earlier call.
     """
     set_policies = {name: policy for name, policy in policies.items() if policy is not None}
@@ -52,5 +52,12 @@ def fully_shard(
             found=repr(mesh),
         )
     (axis,) = mesh._axes
+    if any(line.style == "fsdp" and not line.path for line in lines_of(module)):
+        raise refuse(
+            "E380",
+            f"fully_shard of a {type(module).__name__} that it has sharded already",
+            expected="one call for each module",
+            found="a second one",
+        )
     options = () if reshard_after_forward is None else (f"reshard_after_forward={str(reshard_after_forward).lower()}",)
     return declare(module, mesh, [Line("", "fsdp", axis, options)])

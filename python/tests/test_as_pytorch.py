@@ -1,0 +1,288 @@
+"""Where PyTorch's own behaviour is what counts: gradients of functions and hooks, parameters without gradients, learning
+rates of its schedulers, indices out of range, wrong arguments, threads. PyTorch is run beside, or its refusal stated."""
+
+import copy
+import threading
+
+import pytest
+
+import partita
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import torch.nn as nn  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+
+X, Y = torch.randn(6, 8), torch.randn(6, 4)
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 100 * gradient
+
+
+doubled = Doubled.apply
+
+
+class Custom(nn.Module):
+    """A layer whose output goes through something that changes gradients."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.layer, self.way, self.bound = nn.Linear(8, 4), way, Doubled.apply
+
+    def forward(self, x):
+        y = self.layer(x)
+        if self.way == "alias":
+            return doubled(y)
+        if self.way == "attribute":
+            return self.bound(y)
+        if y.requires_grad:
+            y.register_hook(lambda gradient: -gradient)
+        return 2 * y
+
+
+def refusal(wrong):
+    with pytest.raises(partita.PartitaError) as refused:
+        wrong()
+    return refused.value
+
+
+@pytest.mark.parametrize("way, found", [("alias", "Doubled"), ("attribute", "Doubled"), ("hook", "test_as_pytorch.py")])
+def test_gradients_that_export_would_lose_are_refused_by_name(way, found):
+    error = refusal(lambda: partita.load(Custom(way), X))
+    assert error.code == "E391" and found in error.found
+    # Nothing of PyTorch stays changed.
+    assert "__init__" not in torch.autograd.function.BackwardCFunction.__dict__
+    assert torch.Tensor.register_hook.__module__.startswith("torch")
+
+
+def test_hooks_that_a_planned_step_would_not_run_are_refused():
+    inside = nn.Sequential(nn.Linear(8, 4), nn.ReLU())
+    inside[0].register_full_backward_hook(lambda *_: None)
+    error = refusal(lambda: partita.load(inside, X))
+    assert error.code == "E391" and "module 0" in error.found
+    module = nn.Linear(8, 4)
+    module.weight.register_hook(lambda gradient: -gradient)
+    error = refusal(lambda: partita.Trainer(partita.load(module, (X, Y), loss=F.mse_loss), None, "dp=2"))
+    assert error.code == "E391" and "weight" in error.message
+
+
+class Partly(nn.Module):
+    """Parameters that its outputs do not depend on, or without a gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.other = nn.Linear(8, 4), nn.Linear(8, 4)
+        self.unused, self.cut, self.quiet = (nn.Parameter(torch.ones(4)) for _ in range(3))
+
+    def forward(self, x):
+        y = self.layer(x) + self.cut.detach()
+        with torch.no_grad():
+            shift = 2 * self.quiet
+        return y + shift, self.other(x)
+
+
+def test_a_parameter_without_a_gradient_keeps_none_and_stays():
+    module = Partly()
+    built = partita.Schedule(partita.load(module, X), "dp=2").build()
+    for both in (False, True):
+        for each in (module, built):
+            optimizer = torch.optim.AdamW(each.parameters(), lr=0.1, weight_decay=0.5)
+            for _ in range(3):
+                optimizer.zero_grad()
+                first, second = each(X)
+                (first.pow(2).sum() + (second.sin().sum() if both else 0.0)).backward()
+                optimizer.step()
+        for (name, value), (_, planned) in zip(module.named_parameters(), built.named_parameters(), strict=True):
+            assert (value.grad is None) == (planned.grad is None), name
+            torch.testing.assert_close(planned, value, rtol=1e-4, atol=1e-4)
+    assert built.unused.grad is None and torch.equal(built.unused, torch.ones(4))
+
+
+def test_a_trainer_leaves_alone_what_the_loss_does_not_depend_on():
+    module = Partly()
+    model = partita.load(module, (X, Y), loss=lambda outputs, y: F.mse_loss(outputs[0], y))
+    assert sorted(model.parameters) == ["layer.bias", "layer.weight"]
+    trainer = partita.Trainer(model, None, "dp=2", partita.optim.AdamW(lr=0.1, weight_decay=0.5))
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, weight_decay=0.5)
+    for _ in range(3):
+        loss = F.mse_loss(module(X)[0], Y)
+        assert trainer.step((X, Y)) == pytest.approx(loss.item(), rel=1e-5)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    for name, value in trainer.state_dict().items():
+        torch.testing.assert_close(value, module.state_dict()[name], rtol=1e-4, atol=1e-4)
+
+
+def groups_of(module):
+    return [
+        {"params": [value for value in module.parameters() if value.dim() < 2], "weight_decay": 0.0},
+        {"params": [value for value in module.parameters() if value.dim() >= 2], "weight_decay": 0.5},
+    ]
+
+
+def test_schedulers_and_groups_of_an_optimizer_of_pytorch_count():
+    module = nn.Sequential(nn.Linear(8, 12), nn.LayerNorm(12), nn.Linear(12, 4))
+    own = torch.optim.AdamW(groups_of(module), lr=0.1)
+    trainer = partita.Trainer(partita.load(copy.deepcopy(module), (X, Y), loss=F.mse_loss), None, "dp=2", own)
+    beside = copy.deepcopy(module)
+    optimizer = torch.optim.AdamW(groups_of(beside), lr=0.1)
+    schedulers = [torch.optim.lr_scheduler.StepLR(each, 1, 0.5) for each in (own, optimizer)]
+    for _ in range(4):
+        loss = F.mse_loss(beside(X), Y)
+        assert trainer.step((X, Y)) == pytest.approx(loss.item(), rel=1e-4)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        for scheduler in schedulers:
+            scheduler.step()
+    assert trainer.lr == own.param_groups[0]["lr"] == pytest.approx(0.1 / 16)
+    trainer.lr = 0.5
+    assert [group["lr"] for group in own.param_groups] == [0.5, 0.5]
+    own.param_groups[0]["betas"] = (0.5, 0.5)
+    assert refusal(lambda: trainer.step((X, Y))).code == "E057"
+
+
+class Rows(nn.Module):
+    def __init__(self, op):
+        super().__init__()
+        self.table, self.op = nn.Parameter(torch.randn(5, 4)), op
+
+    def forward(self, ids):
+        ids = ids.reshape(2, -1)
+        if self.op == "embedding":
+            return F.embedding(ids, self.table)
+        if self.op == "gather":
+            return self.table.gather(0, ids)
+        return self.table.index_select(0, ids.flatten()) if self.op == "index_select" else self.table[ids]
+
+
+@pytest.mark.parametrize("op", ["embedding", "gather", "index_select", "index"])
+def test_indices_that_pytorch_refuses_are_refused(op):
+    module = Rows(op)
+    built = partita.Schedule(partita.load(module, torch.zeros(8, dtype=torch.long)), "dp=2").build()
+    for last in (4, 5, 1000, -1, -6):
+        ids = torch.tensor([0, 1, 2, 3, 4, 0, 1, last])
+        try:
+            expected = module(ids)
+        except (IndexError, RuntimeError):
+            error = refusal(lambda: built(ids))  # noqa: B023
+            assert error.code == "E423" and str(last) in error.message and op in error.at
+        else:
+            torch.testing.assert_close(built(ids), expected)
+
+
+@pytest.mark.parametrize(
+    "arguments, named, code, found",
+    [
+        ((), {}, "E430", "missing"),
+        ((X, X), {}, "E414", "float32[6, 8], float32[6, 8]"),
+        ((X.numpy(),), {}, "E415", "ndarray float32[6, 8]"),
+        ((Y,), {}, "E415", "float32[6, 4]"),
+        ((X.double(),), {}, "E415", "float64[6, 8]"),
+        ((), {"y": X}, "E430", "y=float32[6, 8]"),
+    ],
+    ids=["none", "two", "numpy", "width", "type", "name"],
+)
+def test_wrong_arguments_are_told_as_such(arguments, named, code, found):
+    built = partita.Schedule(partita.load(nn.Linear(8, 4), X), "dp=2").build()
+    error = refusal(lambda: built(*arguments, **named))
+    assert error.code == code and found in error.found
+
+
+def test_the_first_calls_come_from_several_threads():
+    built = partita.Schedule(partita.load(nn.Sequential(nn.Linear(8, 4), nn.ReLU()), X), "dp=2").build()
+    expected = copy.deepcopy(built)(X)
+    found = []
+
+    def call():
+        try:
+            found.append(built(X))
+        except Exception as error:
+            found.append(error)
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4 and all(isinstance(each, torch.Tensor) and torch.equal(each, expected) for each in found), found
+
+
+def test_a_loss_that_is_no_scalar_and_constants_that_are_no_numbers_are_refused_at_once():
+    error = refusal(lambda: partita.load(nn.Linear(8, 4), (X, Y), loss=lambda a, b: (a - b) ** 2))
+    assert error.code == "E360" and "[6, 4]" in error.found
+    assert refusal(lambda: partita.optim.AdamW(lr="x")).code == "E057"
+    error = refusal(lambda: partita.optim.of(torch.optim.RMSprop([nn.Parameter(X)])))
+    assert error.code == "E057" and "sch.build()" in error.help
+
+
+def test_functions_of_distributed_tensors_are_refused_with_the_line_that_calls_them():
+    from partita.distributed import init_device_mesh
+    from partita.distributed.fsdp import fully_shard
+    from partita.distributed.tensor import Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (2,))
+    a = distribute_tensor(torch.randn(4, 6), mesh, [Shard(0)])
+    assert refusal(lambda: torch.rand_like(a)).code == "E381"
+    error = refusal(lambda: torch.add(a, a, out=a))
+    assert error.code == "E355" and "test_as_pytorch.py" in error.at
+    assert refusal(lambda: init_device_mesh("cpu", (2.5,))).code == "E380"
+    module = fully_shard(nn.Linear(8, 4), mesh=mesh)
+    assert refusal(lambda: fully_shard(module, mesh=mesh)).code == "E380"
+
+
+def test_a_trainer_that_ctrl_c_has_stopped_gives_its_folder_back_and_loads(tmp_path, monkeypatch):
+    def made():
+        return partita.Trainer(partita.load(nn.Linear(8, 4), (X, Y), loss=F.mse_loss), None, "dp=2", "sgd")
+
+    class Stopped:
+        """The ranks of a trainer, with Ctrl-C in the next step."""
+
+        def __init__(self, native):
+            self.native = native
+
+        def __getattr__(self, name):
+            return getattr(self.native, name)
+
+        def step(self, *_):
+            raise KeyboardInterrupt
+
+    trainer = made()
+    trainer.step((X, Y))
+    path = trainer.save(tmp_path / "run")
+    expected = made()
+    trainer._native = Stopped(trainer._native)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.step((X, Y))
+    for wrong in (lambda: trainer.step((X, Y)), trainer.state_dict, lambda: trainer.save(tmp_path / "run")):
+        error = refusal(wrong)
+        assert error.code == "E427" and "trainer.load(folder)" in error.help
+    assert trainer.steps == 1
+    # The folder is free: another trainer may go on with it; and so may this one afterwards.
+    expected.load(path)
+    expected.save(path.parent)
+    following = expected.step((X, Y))
+    del expected
+    trainer.load(path)
+    assert trainer.steps == 1 and trainer.step((X, Y)) == following
+
+
+def test_names_and_numbers_of_the_surfaces_are_checked_at_once():
+    from partita import nvfuser, slapo
+
+    sch = slapo.create_schedule(nn.Sequential(nn.Linear(8, 4), nn.GELU()), mesh="tp=2")
+    sch["0"].decompose()
+    sch.trace(flatten=True)
+    matches = sch.find(lambda x, bias: F.gelu(x + bias))
+    assert refusal(lambda: sch.fuse(matches, compiler="TorchScript", name="not a name!")).code == "E222"
+    with nvfuser.FusionDefinition() as fd:
+        fd.add_output(fd.ops.relu(fd.from_pytorch(X)))
+    assert repr(fd) == "FusionDefinition(1 inputs, 2 statements, 1 outputs)"
