@@ -210,7 +210,10 @@ impl Family {
         let whole = parts[0].clone();
         let tensor = match place.form {
             // Shorter rows than those of the checkpoint have its first positions.
-            Same if name == "embed_positions.weight" && whole.ty.rank() == 2 && shape[0] < whole.ty.shape[0] => {
+            Same if name == "embed_positions.weight"
+                && whole.ty.rank() == 2
+                && shape[0] < whole.ty.shape[0] =>
+            {
                 whole.rows(0, shape[0])
             }
             Same => whole,

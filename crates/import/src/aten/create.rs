@@ -56,8 +56,6 @@ pub const ROWS: Rows = &[
     ("aten._assert_scalar.default", nothing),
     ("aten._assert_async.default", nothing),
     ("aten._assert_async.msg", nothing),
-    ("aten.sym_constrain_range_for_size.default", nothing),
-    ("aten.sym_constrain_range.default", nothing),
 ];
 
 /// A check that PyTorch makes when it runs; the types were checked by the import.

@@ -70,7 +70,8 @@ fn range_of(call: &Call, ids: ValueId, rows: usize) -> Option<(usize, usize)> {
     let step = second.map_or(1.0, |second| second - first);
     let in_order = values.iter().enumerate().all(|(at, &id)| id == first + (at % count) as f64 * step);
     let last = first + (count - 1) as f64 * step;
-    (in_order && *first >= 0.0 && step >= 1.0 && last < rows as f64).then_some((*first as usize, step as usize))
+    (in_order && *first >= 0.0 && step >= 1.0 && last < rows as f64)
+        .then_some((*first as usize, step as usize))
 }
 
 /// The rows of each bag, summed (mode 0) or averaged (1): bag `b` has the ids from `offsets[b]` to the next offset.
@@ -102,7 +103,8 @@ fn bags(call: &mut Call) -> Outs {
         let end = call.b().constant(Literal::splat_int(&TensorType::new(DType::I64, [1]), count as i128));
         call.b().concatenate(&[later, end], 0)?
     };
-    let table_of = |call: &mut Call, vector: ValueId| call.b().broadcast_in_dim(vector, &[number, count], &[0]);
+    let table_of =
+        |call: &mut Call, vector: ValueId| call.b().broadcast_in_dim(vector, &[number, count], &[0]);
     let (starts, ends) = (table_of(call, starts)?, table_of(call, ends)?);
     let position = call.b().iota(TensorType::new(DType::I64, [number, count]), 1)?;
     let begun = call.b().compare(Direction::Ge, position, starts)?;

@@ -5,9 +5,9 @@ use super::index::picked;
 use super::{Rows, convert, one, operand, wide};
 use crate::pt2::call::{Call, Out, Outs};
 use partita_base::{DType, Result};
-use partita_ir::{Literal, TensorType, ValueId};
 use partita_ir::builder::identity;
 use partita_ir::ops::{Direction, Pad, ReduceWindow, Reducer, Slice};
+use partita_ir::{Literal, TensorType, ValueId};
 use partita_mesh::Combiner;
 
 pub const ROWS: Rows = &[
@@ -223,8 +223,9 @@ fn upsample_nearest(call: &mut Call, spatial: usize) -> Outs {
     let mut x = if call.has("self") { call.tensor("self")? } else { call.tensor("input")? };
     let own = call.shape(x);
     if own.len() != spatial + 2 || own.contains(&0) {
-        return Err(call
-            .unsupported(&format!("[n, c, ..] with {spatial} spatial dimensions"), format!("{own:?}")));
+        return Err(
+            call.unsupported(&format!("[n, c, ..] with {spatial} spatial dimensions"), format!("{own:?}"))
+        );
     }
     let mut factors: Vec<Option<f64>> = match call.maybe_floats("scale_factors")? {
         Some(factors) => factors.into_iter().map(Some).collect(),
@@ -253,7 +254,13 @@ fn upsample_nearest(call: &mut Call, spatial: usize) -> Outs {
     one(x)
 }
 
-fn nearest_along(call: &mut Call, x: ValueId, dim: usize, size: usize, factor: Option<f64>) -> Result<ValueId> {
+fn nearest_along(
+    call: &mut Call,
+    x: ValueId,
+    dim: usize,
+    size: usize,
+    factor: Option<f64>,
+) -> Result<ValueId> {
     let own = call.shape(x);
     let extent = own[dim];
     if size == extent {

@@ -1,8 +1,8 @@
 //! Sorting and the largest elements. The order is found without a gradient; the elements are then
 //! gathered by their indices, through which gradients flow back to where they were.
 
-use super::{Rows, one};
 use super::index::gathered;
+use super::{Rows, one};
 use crate::pt2::call::{Call, Out, Outs};
 use partita_base::{DType, Result};
 use partita_ir::ops::{Compare, Direction, Sort};

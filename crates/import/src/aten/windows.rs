@@ -6,11 +6,8 @@ use super::{Rows, one, operand};
 use crate::pt2::call::{Call, Outs, View};
 use partita_ir::ops::Pad;
 
-pub const ROWS: Rows = &[
-    ("aten.diagonal.default", diagonal),
-    ("aten.unfold.default", unfold),
-    ("aten.im2col.default", columns),
-];
+pub const ROWS: Rows =
+    &[("aten.diagonal.default", diagonal), ("aten.unfold.default", unfold), ("aten.im2col.default", columns)];
 
 /// The diagonal of two dimensions, which becomes the last one: of a square of `k` rows, every `k + 1`-th element.
 fn diagonal(call: &mut Call) -> Outs {
