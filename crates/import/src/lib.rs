@@ -1,7 +1,7 @@
 //! Models and tensors of other tools: PyTorch's exported programs (`.pt2`), safetensors files, NumPy's arrays.
 //!
-//! Knows: file formats, ATen ops, how they become graphs of `ir` and models of `nn`, and what attention looks like there. Must not know:
-//! what executes a graph, meshes, plans.
+//! Knows: file formats, ATen ops, how they become graphs of `ir` and models of `nn`, and what attention looks like
+//! there. Must not know: what executes a graph, meshes, plans.
 //!
 //! ```no_run
 //! use partita_import::{ImportOptions, Limits, Pt2};

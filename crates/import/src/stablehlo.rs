@@ -230,7 +230,7 @@ enum Serves {
     Several,
 }
 
-/// The states of which the next value of exactly one parameter is computed, such as the moments of Adam, with that parameter.
+/// The states from which the next value of exactly one parameter is computed, such as Adam's moments, and that parameter.
 fn states_of_parameters(graph: &Graph) -> Vec<(ValueId, ValueId)> {
     let mut targets = vec![Serves::None; graph.values.len()];
     let mut reaches = |value: ValueId, target: Serves| {

@@ -30,9 +30,8 @@ use std::sync::Arc;
 pub const IGNORED: i32 = partita_nn::losses::IGNORE_INDEX as i32;
 
 /// The global batch of one step by input name: `tokens`, `labels`, `positions`, `token_types`, `attention_mask` (i32
-/// `[batch, sequence]`), or `inputs` and `targets` (floats `[batch, features]`) or `labels` (i32 `[batch]`). Scalars (`seed`,
-/// `step`, `learning_rate`) are not in it: see
-/// [`scalars`](partita_schedule::feed::scalars).
+/// `[batch, sequence]`), or `inputs` and `targets` (floats `[batch, features]`) or `labels` (i32 `[batch]`). Scalars
+/// (`seed`, `step`, `learning_rate`) are not in it: see [`scalars`](partita_schedule::feed::scalars).
 pub use partita_schedule::feed::Fed;
 
 /// Where batches come from.

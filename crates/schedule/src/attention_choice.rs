@@ -13,7 +13,7 @@ use partita_ir::composites::attention_window;
 use partita_ir::{AttributesExt, Graph, Node};
 use partita_mesh::Mesh;
 
-/// The plan with every line `auto` as the line that it stands for; the origin of the line says what the others would take.
+/// The plan with every line `auto` as the line that it chooses; the origin of the line says what the others would take.
 ///
 /// # Errors
 /// E208 for an axis that the mesh does not have, E221 for a pattern that matches nothing, E235 for modules without

@@ -15,8 +15,8 @@ pub type Fed = IndexMap<String, Literal>;
 ///
 /// The data is uneven on purpose: `ignored_fraction` of the labels are ignored, few in the first
 /// rows and most in the last, the rows of `attention_mask` have different lengths, `positions`
-/// start again at random. So a mean of means, or a mask applied to the wrong shard, changes the loss. Integers stay below the bound
-/// that their consumers imply: rows of an embedding, classes of a loss.
+/// start again at random. So a mean of means, or a mask applied to the wrong shard, changes the loss. Integers stay below
+/// the bound that their consumers imply: rows of an embedding, classes of a loss.
 pub fn random_feed(model: &Model, seed: u64, ignored_fraction: f64) -> Fed {
     let graph = &model.forward;
     let mut fed = scalars(graph, seed, 1, 1e-3);

@@ -306,12 +306,12 @@ impl Verification<'_> {
     }
 }
 
-/// The float type of at most 16 bits in which a step computes before its update, if there is one: parameters may be f32, and
-/// results still round as bf16 does.
+/// The float type of all values of a step before its update in which most is lost: parameters may be f32, and results still
+/// round as bf16 does.
 pub fn coarsest(step: &Graph) -> Option<DType> {
     let nodes = step.nodes.iter().filter(|node| node.phase != Phase::Update);
     let types = nodes.flat_map(|node| &node.results).map(|&value| step.ty(value).dtype);
-    types.filter(|dtype| dtype.is_float() && dtype.bits() <= 16).min_by_key(|dtype| dtype.bits())
+    types.filter(|dtype| dtype.is_float()).max_by(|a, b| tolerance(*a).total_cmp(&tolerance(*b)))
 }
 
 /// A note about outputs that are not finite on one device: equal ones prove little.

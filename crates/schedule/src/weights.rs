@@ -32,8 +32,8 @@ pub(crate) fn weights_of(graph: &Graph, modules: &Modules, module: &str) -> Vec<
 }
 
 /// The (output, input) dimensions of a weight as `module` uses it: free and contracted in a matmul,
-/// output and input features in a convolution, features and rows in a lookup. `(0, 1)`, PyTorch's order, if its uses do not tell; `None` for a
-/// vector.
+/// output and input features in a convolution, features and rows in a lookup. `(0, 1)`, PyTorch's order, if its uses do not
+/// tell; `None` for a vector.
 pub(crate) fn matrix_dims(
     graph: &Graph,
     modules: &Modules,

@@ -21,7 +21,7 @@ pub struct Estimate {
     pub memory_bytes: u64,
     /// Parameters of the model.
     pub parameters: f64,
-    /// Those that a token meets, of a model with experts.
+    /// Those that a token uses, of a model with experts.
     pub active: Option<f64>,
     /// Bytes by the rule of thumb, over all devices.
     pub rule_bytes: f64,

@@ -19,7 +19,7 @@ pub struct Folded {
     pub cluster: String,
     /// Parameters of the model.
     pub parameters: f64,
-    /// Those that a token meets, of a model with experts.
+    /// Those that a token uses, of a model with experts.
     pub active: Option<f64>,
     /// Seconds of a step.
     pub step_s: f64,
@@ -73,7 +73,7 @@ pub(crate) fn answer_folded(session: &Session, forecast: &Forecast, output: &mut
     answer(&result, |result| result.text(&stages), output);
 }
 
-/// The parameters of a model, and those that a token meets.
+/// The parameters of a model, and those that a token uses.
 pub(crate) fn parameters_text(parameters: f64, active: Option<f64>) -> String {
     let all = format!("{} parameters", short(parameters));
     active.map_or(all.clone(), |active| format!("{all}, {} of them active for a token", short(active)))

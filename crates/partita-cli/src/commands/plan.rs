@@ -50,7 +50,7 @@ pub struct Found {
     pub checking_s: f64,
     /// The chosen plan as `[plan]` in TOML.
     pub plan: String,
-    /// The costs of stages, if they were asked for.
+    /// The costs of stages, if `--tables` requests them.
     pub tables: Option<Tables>,
 }
 

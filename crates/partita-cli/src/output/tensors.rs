@@ -36,8 +36,8 @@ pub fn tensor(value: &Literal) -> String {
     text
 }
 
-/// The elements row by row for machines: integers exact, flags as booleans, complex numbers as pairs, and `"nan"`, `"inf"` and
-/// `"-inf"`, which JSON has no numbers for, as texts.
+/// The elements row by row for machines: integers exact, flags as booleans, complex numbers as pairs, and `"nan"`, `"inf"`
+/// and `"-inf"`, which JSON has no numbers for, as texts.
 pub fn elements(value: &Literal) -> Vec<Json> {
     let number = |number: f64| match number.is_finite() {
         true => Json::from(number),

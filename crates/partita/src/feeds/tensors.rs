@@ -34,7 +34,7 @@ pub struct TensorFeed {
 
 impl TensorFeed {
     /// Opens a file: `.safetensors` or `.npz` with a tensor for each input, or a `.npy` file for a model with one input.
-    /// `documents`, the ids of the documents of packed tokens, stands for `positions`. Other tensors are ignored.
+    /// `documents`, the ids of the documents of packed tokens, replaces `positions`. Other tensors are ignored.
     /// Numbers are converted to the type of the input.
     ///
     /// # Errors

@@ -150,7 +150,7 @@ pub struct Experts {
 }
 
 impl Experts {
-    /// The parameters that a token meets, of a model with its experts: those of the experts that it visits, and all others.
+    /// The parameters that a token uses, of a model with its experts: those of the experts that it visits, and all others.
     pub fn active(&self, model: &Model) -> f64 {
         let of = |name: &str, elements: usize| match name.contains(".experts.") {
             true => elements as f64 * self.top_k as f64 / self.count as f64,
@@ -160,7 +160,7 @@ impl Experts {
     }
 }
 
-/// The parameters that a token meets, of a model with experts and repeated layers.
+/// The parameters that a token uses, of a model with experts and repeated layers.
 ///
 /// # Errors
 /// Those of [`ModelSource::build`].

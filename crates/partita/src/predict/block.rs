@@ -209,7 +209,7 @@ impl Block {
     }
 }
 
-/// The figure that lies `along` of the way from one figure to another.
+/// The figure `along` of the way from one figure to another.
 fn line(from: f64, to: f64, along: f64) -> f64 {
     (from + (to - from) * along).max(0.0)
 }
@@ -259,7 +259,7 @@ const KEPT_BYTES: f64 = 5.0;
 const SCORE_BYTES: f64 = 9.0;
 
 impl Traced {
-    /// The step that lies `along` of the way from one step to another; nothing if they differ in more than sizes.
+    /// The step `along` of the way from one step to another; nothing if they differ in more than sizes.
     fn between(few: &Traced, more: &Traced, along: f64) -> Option<Traced> {
         let of_all = |few: &[f64; 3], more: &[f64; 3]| [0, 1, 2].map(|at| line(few[at], more[at], along));
         let item = |(few, more): (&Item, &Item)| {

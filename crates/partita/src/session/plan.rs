@@ -38,7 +38,7 @@ impl Session {
         self.chosen(&plan, model, mesh)
     }
 
-    /// A plan with the lines that `auto` stands for.
+    /// A plan with the lines that `auto` chooses.
     fn chosen(&self, plan: &Plan, model: &Model, mesh: &Mesh) -> Result<Plan> {
         choose_attention(plan, &model.forward, mesh, &self.config.cluster)
     }

@@ -104,6 +104,6 @@ fn what_is_built_costs_what_was_searched() {
         let found = session.auto_plan(&session.model().unwrap(), session.mesh()).unwrap();
         let search = &found.searched[0];
         let factor = search.built_s.unwrap() / search.cost_s;
-        assert!((0.95..1.06).contains(&factor), "{model} on {mesh}: {factor} times the cost of the search");
+        assert!((0.95..1.08).contains(&factor), "{model} on {mesh}: {factor} times the cost of the search");
     }
 }

@@ -211,7 +211,7 @@ pub fn find(name: &str) -> Result<&'static Named> {
     })
 }
 
-/// The most stages on a slice that a name may ask for.
+/// The most stages on a slice that a name may request.
 pub const MOST_CHUNKS: usize = 64;
 
 /// The timetable and its stages on a slice, for a name with their number behind a colon: `interleaved-1f1b:4`. Nothing for

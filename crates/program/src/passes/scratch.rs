@@ -1,5 +1,5 @@
 //! The scratch memory of regions. A device compiles a region to know what it needs, and layers repeat the regions of the
-//! first one: each distinct region of a program is asked for once.
+//! first one: the device answers once for each distinct region of a program.
 
 use crate::RegionTarget;
 use crate::program::{Program, Region, RegionId, View};

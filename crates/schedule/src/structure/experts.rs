@@ -48,15 +48,13 @@ fn network<'a>(graph: &'a Graph, combine: &Node) -> Option<Network<'a>> {
     let last = product(combine.operands[1]).filter(|_| *dims == over_choices)?;
     let &[hidden, down, own] = &last.operands[..] else { return None };
     let hidden = made_by(hidden)?;
-    let (first, up) = match &hidden.op {
-        Op::Binary(binary) if binary.kind == BinaryKind::Multiply => {
-            let gate = made_by(hidden.operands[0]).filter(|node| composite(node, SILU.name).is_some())?;
-            (product(gate.operands[0])?, Some(product(hidden.operands[1])?))
-        }
-        _ => {
-            composite(hidden, GELU.name).filter(|gelu| gelu.attributes.flag("tanh"))?;
-            (product(hidden.operands[0])?, None)
-        }
+    let (first, up) = if let Op::Binary(binary) = &hidden.op {
+        let gate = made_by(hidden.operands[0]).filter(|node| composite(node, SILU.name).is_some())?;
+        let up = Some(product(hidden.operands[1])?).filter(|_| binary.kind == BinaryKind::Multiply)?;
+        (product(gate.operands[0])?, Some(up))
+    } else {
+        composite(hidden, GELU.name).filter(|gelu| gelu.attributes.flag("tanh"))?;
+        (product(hidden.operands[0])?, None)
     };
     let products = [Some(first), up].into_iter().flatten();
     let rows = made_by(first.operands[0])?;
