@@ -73,12 +73,15 @@ class Trainer:
         if engine not in ("native", "torch"):
             raise ValueError(f"no engine {engine!r}: expected native or torch")
 
+        lines, ranks = self.plan, self.mesh
+
+        # Without the trainer itself in it: ranks, and the lock of their folder, go when the trainer does.
         def make() -> _partita.Trainer | Ranks:
             if engine == "native":
-                return _partita.Trainer(model._native, self.plan, self.mesh, options, seed)
+                return _partita.Trainer(model._native, lines, ranks, options, seed)
             from partita.torch import _engine
 
-            return _engine.Ranks(model, self.plan, self.mesh, rule, options, seed)
+            return _engine.Ranks(model, lines, ranks, rule, options, seed)
 
         _check_hooks(model)
         self._make = make
