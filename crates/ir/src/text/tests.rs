@@ -349,6 +349,10 @@ fn wrong_texts_are_explained_where_they_are_wrong() {
             "error[E142]: shapes must be static\n        at: f.mlir:2:31\n     found: `tensor<?xf32>`\n      note: %0 = stablehlo.add %a, %b : tensor<?xf32>\n                                        ^\n      help: lower the program with concrete shapes",
         ),
         (
+            line("%0 = stablehlo.add %a, %b : tensor<-4xf32>"),
+            "error[E142]: an extent is negative\n        at: f.mlir:2:31\n  expected: extents of at least 0\n     found: `tensor<-4xf32>`\n      note: %0 = stablehlo.add %a, %b : tensor<-4xf32>\n                                        ^",
+        ),
+        (
             line("%0 = stablehlo.custom_call @lapack_getrf(%a) : (tensor<4xf32>) -> tensor<4xf32>"),
             "error[E144]: custom call `@lapack_getrf` is not supported\n        at: f.mlir:2:8\n      note: %0 = stablehlo.custom_call @lapack_getrf(%a) : (tensor<4xf32>) -> tensor<4xf32>\n                 ^\n      help: a CPU's LAPACK is called by name; lower for a platform without it: `jax.jit(f).trace(..).lower(lowering_platforms=(\"tpu\",))`",
         ),

@@ -77,6 +77,9 @@ pub fn tensor_type(raw: &str, refuse: &dyn Fn(&str) -> Box<Diagnostic>) -> Resul
         shape.push(extent as usize);
         rest = after;
     }
+    if rest.starts_with('-') {
+        return Err(refuse("an extent is negative").expected("extents of at least 0"));
+    }
     let count =
         shape.iter().try_fold(1u128, |n, &e| Some(n * (e as u128).max(1)).filter(|&n| n <= ELEMENT_LIMIT));
     if count.is_none() {
