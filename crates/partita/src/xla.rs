@@ -271,7 +271,11 @@ fn modules(built: &Built, graphs: &[Graph], form: Form) -> Result<(Vec<Module>, 
         Tensor { name: key(stage, value), kind: "carried", ..whole.unwrap_or(local) }
     };
     for piece in pieces(&built.stages, graphs, timetable)? {
-        let Piece { stage, graph, inputs, outputs } = piece;
+        let Piece { stage, mut graph, inputs, outputs } = piece;
+        // The manifest has the names of inputs; without them the texts of two microbatches can be equal.
+        for input in graph.inputs.clone() {
+            graph.value_mut(input).name.clear();
+        }
         let (whole, from) = (&wholes[stage], &built.stages[stage].inputs);
         let input = |(place, source): (usize, &pieces::Source)| {
             let mut tensor = match *source {

@@ -1,4 +1,4 @@
-//! The feed-forward networks of experts that drop no token, as one op: each token is multiplied by the matrices of its own experts
+//! The feed-forward networks of experts that drop no token, as one op: each token is multiplied by matrices of its experts
 //! alone, and their results are added.
 //!
 //! Experts are a factor that is summed over, for the network as a whole: a rank that has some of the experts gives zeros for

@@ -59,10 +59,7 @@ fn every_key_of_the_bundled_configs_is_listed_once_with_a_meaning() {
         }
     }
     let train = keys.iter().filter(|key| key.section == "train");
-    assert_eq!(
-        train.map(|key| key.name.as_str()).collect::<Vec<_>>()[..3],
-        ["dtype", "precision", "loss_scale"]
-    );
+    assert_eq!(train.map(|key| key.name.as_str()).collect::<Vec<_>>()[..3], ["dtype", "steps", "batch"]);
 }
 
 /// A key of some kinds is refused for the others.
