@@ -137,8 +137,8 @@ impl Function {
     /// An element type of the function that no device computes with, if the session is of one rank: then the interpreter
     /// evaluates it.
     pub fn only_interpreted(&self, session: &Session) -> Option<DType> {
-        let types = self.graph.value_ids().map(|value| self.graph.ty(value).dtype);
-        types.filter(|dtype| dtype.is_inert() && session.mesh().rank_count() == 1).next()
+        let mut types = self.graph.value_ids().map(|value| self.graph.ty(value).dtype);
+        types.find(|dtype| dtype.is_inert() && session.mesh().rank_count() == 1)
     }
 
     /// Runs it once on the mesh of a session made for it by [`Function::session`]; the results in order, with their names.

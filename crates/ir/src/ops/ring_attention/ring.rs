@@ -1,5 +1,8 @@
 //! The way of keys and values around the ranks of a ring, and which of them a rank sees.
 
+// The places of a rank are a list of ranges, often of one.
+#![allow(clippy::single_range_in_vec_init)]
+
 use super::{RingOptions, SEQUENCE};
 use crate::builder::GraphBuilder;
 use crate::graph::ValueId;
