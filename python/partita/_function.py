@@ -76,7 +76,7 @@ def traced(function: Callable[..., Any], inputs: Sequence[tuple[torch.dtype, Seq
             examples = tuple(torch.empty(tuple(shape), dtype=dtype) for dtype, shape in inputs)
             module = kind(function)
             exported = _export._exported(module, examples, {})
-            random = [node.target for node in exported.graph.nodes if _draws(node.target)]
+            random = [node.target for node in exported.graph.nodes if _draws(node)]
             if random:
                 raise refuse(
                     "E381",
@@ -113,9 +113,16 @@ def _at(origin: str, name: str, error: PartitaError) -> PartitaError:
     )
 
 
-def _draws(target: Any) -> bool:
-    """Whether an op draws random numbers."""
-    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+def _draws(node: torch.fx.Node) -> bool:
+    """Whether an op draws random numbers. Attention does only if it drops weights."""
+    target: Any = node.target
+    if torch.Tag.nondeterministic_seeded not in getattr(target, "tags", ()):
+        return False
+    for place, argument in enumerate(target._schema.arguments):
+        if argument.name == "dropout_p":
+            given = node.args[place] if place < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
+            return bool(given != 0)
+    return True
 
 
 class Arguments:

@@ -24,7 +24,7 @@ def module():
 @pytest.mark.parametrize("mesh", ["dp=1", "dp=2"])
 @pytest.mark.parametrize(("precision", "units"), [("bf16", 2.0**-5), ("f16", 2.0**-8)])
 def test_losses_are_those_of_autocast(module, precision, units, mesh):
-    model = partita.load(module, (X,), loss=F.mse_loss)
+    model = partita.load(module, (X, Y), loss=F.mse_loss)
     trainer = partita.Trainer(model, None, mesh, partita.optim.SGD(lr=0.1, momentum=0.9), precision=precision)
     theirs = copy.deepcopy(module)
     optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1, momentum=0.9)
@@ -45,5 +45,5 @@ def test_losses_are_those_of_autocast(module, precision, units, mesh):
 
 def test_a_precision_that_does_not_exist_is_refused(module):
     with pytest.raises(partita.PartitaError) as refused:
-        partita.Trainer(partita.load(module, (X,), loss=F.mse_loss), None, "dp=1", precision="f8")
+        partita.Trainer(partita.load(module, (X, Y), loss=F.mse_loss), None, "dp=1", precision="f8")
     assert refused.value.code == "E004"

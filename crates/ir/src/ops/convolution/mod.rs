@@ -196,7 +196,7 @@ impl Operation for Convolution {
 
     /// Batch and output features pass, input features are summed, and groups of features pass too. Groups
     /// of the batch do not: the extents of a rank without any would not say the batch of its result. Along
-    /// a spatial dimension windows move, see [`ConvolutionWindow::moving`].
+    /// a spatial dimension windows move, see `ConvolutionWindow::moving`.
     fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
         let (input, kernel, result) = (operands[0], operands[1], results[0]);
         let mut rule = Rule::default();
