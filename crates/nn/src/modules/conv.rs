@@ -88,6 +88,25 @@ fn with_bias(cx: &mut Context, y: ValueId, channels: usize, init: Init) -> Resul
     cx.builder.add(y, bias)
 }
 
+/// The convolution of an image by a kernel whose dimensions are read as `kernel`, with the same window in both directions.
+fn convolve(
+    cx: &mut Context,
+    [x, weight]: [ValueId; 2],
+    kernel: ConvolutionSide,
+    window: ConvolutionWindow,
+) -> Result<ValueId> {
+    let op = Convolution {
+        input: image(),
+        kernel,
+        output: image(),
+        windows: vec![window; 2],
+        feature_groups: 1,
+        batch_groups: 1,
+        dtype: cx.builder.ty(x).dtype,
+    };
+    cx.builder.push1(op, &[x, weight])
+}
+
 impl Module for Conv2d {
     fn forward(&self, cx: &mut Context, x: ValueId) -> Result<ValueId> {
         check_image(cx, x, self.in_channels)?;
@@ -95,16 +114,8 @@ impl Module for Conv2d {
         let weight = cx.param("weight", &shape, self.init)?;
         let padding = (self.padding as i64, self.padding as i64);
         let window = ConvolutionWindow { stride: self.stride, padding, ..ConvolutionWindow::default() };
-        let op = Convolution {
-            input: image(),
-            kernel: ConvolutionSide { batch: 0, feature: 1, spatial: vec![2, 3] },
-            output: image(),
-            windows: vec![window; 2],
-            feature_groups: 1,
-            batch_groups: 1,
-            dtype: cx.builder.ty(x).dtype,
-        };
-        let y = cx.builder.push1(op, &[x, weight])?;
+        let kernel = ConvolutionSide { batch: 0, feature: 1, spatial: vec![2, 3] };
+        let y = convolve(cx, [x, weight], kernel, window)?;
         match self.bias {
             true => with_bias(cx, y, self.out_channels, self.init),
             false => Ok(y),
@@ -126,16 +137,8 @@ impl Module for ConvTranspose2d {
             reversed: true,
             ..ConvolutionWindow::default()
         };
-        let op = Convolution {
-            input: image(),
-            kernel: ConvolutionSide { batch: 1, feature: 0, spatial: vec![2, 3] },
-            output: image(),
-            windows: vec![window; 2],
-            feature_groups: 1,
-            batch_groups: 1,
-            dtype: cx.builder.ty(x).dtype,
-        };
-        let y = cx.builder.push1(op, &[x, weight])?;
+        let kernel = ConvolutionSide { batch: 1, feature: 0, spatial: vec![2, 3] };
+        let y = convolve(cx, [x, weight], kernel, window)?;
         with_bias(cx, y, self.out_channels, init)
     }
 }

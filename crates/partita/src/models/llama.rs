@@ -1,7 +1,7 @@
 //! `model.kind = "llama"`: a decoder in the style of Llama (Touvron et al. 2023).
 
 use super::pretrained::{self, Fact};
-use super::{Experts, ModelKind, ModelSource, Sizes};
+use super::{Experts, ModelKind, ModelSource, Sizes, period};
 use crate::keys::Section;
 use crate::torch::Module;
 use partita_base::{DType, Result};
@@ -95,17 +95,17 @@ impl ModelSource for LlamaConfig {
     }
 
     fn with_layers(&self, layers: usize) -> Option<Arc<dyn ModelSource>> {
-        let period = self.experts.as_ref().map_or(1, |experts| experts.every.max(1));
+        let period = period(self.experts.as_ref());
         Some(Arc::new(LlamaConfig { layers: layers * period, ..self.clone() }))
     }
 
     fn stream(&self) -> Option<[usize; 3]> {
-        let period = self.experts.as_ref().map_or(1, |experts| experts.every.max(1));
+        let period = period(self.experts.as_ref());
         self.layers.is_multiple_of(period).then_some([self.layers / period, self.sequence, self.dim])
     }
 
     fn experts(&self) -> Option<Experts> {
-        self.experts.as_ref().map(|experts| Experts { count: experts.experts, top_k: experts.top_k })
+        self.experts.as_ref().map(Experts::of)
     }
 
     fn torch(&self) -> Option<Module> {

@@ -22,7 +22,7 @@ use crate::torch::Module;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_ir::{Graph, ValueId};
 use partita_mesh::Mesh;
-use partita_nn::{Context, Model};
+use partita_nn::{Context, ExpertsConfig, Model};
 use partita_schedule::{Plan, ReadyOptions};
 use std::fmt;
 use std::sync::Arc;
@@ -149,7 +149,16 @@ pub struct Experts {
     pub top_k: usize,
 }
 
+/// The number of layers after which the layers of a decoder repeat: every `every`-th one has experts.
+fn period(experts: Option<&ExpertsConfig>) -> usize {
+    experts.map_or(1, |experts| experts.every.max(1))
+}
+
 impl Experts {
+    fn of(config: &ExpertsConfig) -> Experts {
+        Experts { count: config.experts, top_k: config.top_k }
+    }
+
     /// The parameters that a token uses, of a model with its experts: those of the experts that it visits, and all others.
     pub fn active(&self, model: &Model) -> f64 {
         let of = |name: &str, elements: usize| match name.contains(".experts.") {
