@@ -27,7 +27,7 @@ from partita._launched import report_of
 
 # How long the others have to end by themselves when one has failed.
 _GRACE_S = 2.0
-# How often it is asked who has failed.
+# Seconds between two checks for a rank that has failed.
 _LOOK_S = 0.1
 
 
