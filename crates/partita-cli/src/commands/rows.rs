@@ -12,7 +12,7 @@ use partita::predict::rows::{Measured, read};
 use partita::predict::step::{Priced, Software};
 use partita_base::{Diagnostic, Result};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Runs of a table, predicted.
@@ -78,6 +78,8 @@ pub struct Source {
     pub unseen: Option<f64>,
     /// Spearman's correlation of predicted and measured tokens per second and device.
     pub spearman: Option<f64>,
+    /// Mean of absolute errors of memory.
+    pub memory: Option<f64>,
 }
 
 impl Event for Rows {
@@ -87,8 +89,8 @@ impl Event for Rows {
 /// Bytes that a process takes on a device beside its tensors: context, kernels, buffers of collectives.
 const CONTEXT_BYTES: f64 = 3.0 * (1u64 << 30) as f64;
 
-/// What an allocator reserves relative to what is in use, where the whole device was measured.
-const RESERVED: f64 = 1.1;
+/// The same where the whole device was measured (`nvidia-smi`), with what the allocator holds unused.
+const DEVICE_BYTES: f64 = 11.0 * (1u64 << 30) as f64;
 
 /// Runs the command.
 ///
@@ -176,21 +178,29 @@ fn predict(measured: &[Measured]) -> Rows {
             }),
             unseen: (!unseen.is_empty()).then(|| mean_and_tail(unseen).0),
             spearman: spearman(&pairs),
+            memory: None,
         });
     }
     let mut rows = Vec::new();
-    let (mut memory, mut ran_out, mut false_alarms) = (Vec::new(), [0, 0], Vec::new());
+    let whole_device: BTreeSet<&str> = measured
+        .iter()
+        .filter(|row| row.memory.as_ref().is_some_and(|(_, kind)| kind.contains("nvidia-smi")))
+        .map(|row| row.source.as_str())
+        .collect();
+    let (mut ran_out, mut false_alarms) = ([0, 0], Vec::new());
+    let mut memory: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for row in measured {
         let run = runs.iter().find(|run| run.measured.row == row.row);
         let forecast = run.and_then(|run| run.forecast(&software_of[&row.source]).ok());
         let bytes = forecast.as_ref().map(|forecast| forecast.fullest().total());
-        let runs_out = run
-            .zip(bytes)
-            .map(|(run, bytes)| RESERVED * bytes + CONTEXT_BYTES > run.cluster.device.memory_bytes as f64);
+        let beside = if whole_device.contains(row.source.as_str()) { DEVICE_BYTES } else { CONTEXT_BYTES };
+        let runs_out = run.zip(bytes).map(|(run, bytes)| {
+            // What is not published may have been what makes the step fit.
+            run.measured.is_recompute_known && bytes + beside > run.cluster.device.memory_bytes as f64
+        });
         if let (Some(bytes), Some((measured, kind))) = (bytes, &row.memory) {
-            let context = if kind.contains("nvidia-smi") { CONTEXT_BYTES } else { 0.0 };
-            let reserved = if kind.contains("nvidia-smi") { RESERVED } else { 1.0 };
-            memory.push((reserved * bytes + context) / measured - 1.0);
+            let beside = if kind.contains("nvidia-smi") { DEVICE_BYTES } else { 0.0 };
+            memory.entry(&row.source).or_default().push((bytes + beside) / measured - 1.0);
         }
         if row.ran_out {
             ran_out[0] += 1;
@@ -215,6 +225,9 @@ fn predict(measured: &[Measured]) -> Rows {
             why_not: reasons.get(row.row.as_str()).cloned(),
         });
     }
+    for source in &mut summary {
+        source.memory = memory.get(source.source.as_str()).map(|errors| mean_and_tail(errors.clone()).0);
+    }
     let pair = |errors: BTreeMap<String, f64>| {
         let (mean, tail) = mean_and_tail(errors.into_values());
         [mean, tail]
@@ -224,7 +237,7 @@ fn predict(measured: &[Measured]) -> Rows {
         sources: summary,
         held_out_rows: pair(by_row),
         held_out_sources: pair(by_source),
-        memory: mean_and_tail(memory).0,
+        memory: mean_and_tail(memory.into_values().flatten()).0,
         ran_out,
         false_alarms,
     }
@@ -265,6 +278,7 @@ impl Rows {
                 maybe(source.held_out.map(|[_, tail]| percent(tail))),
                 maybe(source.unseen.map(percent)),
                 maybe(source.spearman.map(|r| format!("{r:.3}"))),
+                maybe(source.memory.map(percent)),
             ]
         };
         let head = [
@@ -278,6 +292,7 @@ impl Rows {
             "90%",
             "unseen",
             "spearman",
+            "memory",
         ];
         text += "\n";
         text += &table(&head, &self.sources.iter().map(source).collect::<Vec<_>>());

@@ -58,6 +58,8 @@ pub struct Measured {
     pub memory: Option<(f64, String)>,
     /// Whether it ran out of memory.
     pub ran_out: bool,
+    /// Whether it is published what the backward pass computes again.
+    pub is_recompute_known: bool,
     /// What to predict, or why it cannot be.
     pub job: std::result::Result<(Job, Cluster), String>,
 }
@@ -87,6 +89,7 @@ fn measured(row: &Row) -> Result<Measured> {
         ranks: row.count("gpus")?.unwrap_or(1),
         memory,
         ran_out: row.text("status") == "oom",
+        is_recompute_known: !row.text("recompute").is_empty(),
         job: match job(row) {
             Ok(job) => Ok(job),
             Err(Refusal::Malformed(error)) => return Err(error),
@@ -206,7 +209,7 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
             gathers_stages: false,
             overlaps: overlaps(row.text("overlap_notes"), is_sharded),
             attention: if is_unfused {
-                AttentionKernel::Unfused
+                AttentionKernel::unfused(dim / heads)
             } else if attention.contains("cudnn") || device.half_flops_per_s < 400e12 {
                 AttentionKernel::Fused(0.5)
             } else {
@@ -222,8 +225,12 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
                 // Parameters and gradients in half precision; master parameters and moments in single precision, and
                 // gradients in single precision too: in DeepSpeed they belong to the sharded states in f16 and not in
                 // bf16, in Megatron-LM bf16 gradients are kept in single precision alone.
-                let is_deepspeed = row.text("overlap_notes").contains("DeepSpeed");
-                let (gradient, state) = match (is_deepspeed, megatron_half) {
+                // NVIDIA's recipes, which overlap the collectives of every axis, reduce gradients in half precision
+                // (`grad_sync_dtype=bf16`, `grad_reduce_in_fp32=False`).
+                let notes = row.text("overlap_notes");
+                let is_deepspeed = notes.contains("DeepSpeed");
+                let is_recipe = notes.contains("recipes") || notes.contains("param gather overlap");
+                let (gradient, state) = match (is_deepspeed, megatron_half || is_recipe) {
                     (true, true) => (2.0, 16.0),
                     (true, false) => (6.0, 12.0),
                     (false, true) => (2.0, 12.0),

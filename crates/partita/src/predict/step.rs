@@ -83,11 +83,13 @@ pub struct Software {
     pub communication: f64,
     /// Seconds that each kernel takes beside its work.
     pub launch_s: f64,
+    /// The part of a step that each doubling of the number of ranks adds, since all wait for the slowest.
+    pub stragglers: f64,
 }
 
 impl Default for Software {
     fn default() -> Software {
-        Software { compute: 1.0, communication: 1.0, launch_s: 0.0 }
+        Software { compute: 1.0, communication: 1.0, launch_s: 0.0, stragglers: 0.0 }
     }
 }
 
@@ -97,12 +99,24 @@ pub enum AttentionKernel {
     /// As one kernel, which reaches this part of the rate of a matmul.
     Fused(f64),
     /// As matmuls with a softmax between them: 13 bytes of each score move in the forward pass and 17 in the backward
-    /// pass, those of the fused softmax and the dropout of Megatron-LM in half precision.
-    Unfused,
+    /// pass, those of the fused softmax and the dropout of Megatron-LM in half precision. The matmuls reach this part of
+    /// the rate of a large one.
+    Unfused(f64),
+}
+
+impl AttentionKernel {
+    /// Attention as matmuls and a softmax, for heads of so many features. Matrix units take rows of 16 bytes, so that heads
+    /// of another size than a multiple of 8 are multiplied without them, at a quarter of the rate (312 and 78 TFLOP/s of
+    /// A100, NVIDIA's data sheet).
+    pub fn unfused(head_features: usize) -> AttentionKernel {
+        AttentionKernel::Unfused(if head_features.is_multiple_of(8) { UNFUSED } else { UNFUSED / 4.0 })
+    }
 }
 
 /// The part of the rate of a large matmul that the small ones of attention reach.
 const UNFUSED: f64 = 0.6;
+/// Bytes that rounding to 8 bits writes, relative to those that a matmul moves in 16 bits.
+const CASTS: f64 = 0.5;
 /// The part of a link's bandwidth that a collective reaches.
 const LINK: f64 = 0.8;
 
@@ -218,17 +232,19 @@ fn item_s(item: &Item, cluster: &Cluster, Rates { matmul: matmul_rate, attention
     match &item.work {
         Work::Matmul => {
             let rate = if item.place == Place::Layers { matmul_rate } else { 1.0 };
-            Seconds { compute: matmul_s(item.flops, rate), ..one }
+            // What a matmul in 8 bits reads is rounded and written first.
+            let casts_s = if rate > 1.0 { CASTS * memory_s } else { 0.0 };
+            Seconds { compute: matmul_s(item.flops, rate) + casts_s, ..one }
         }
         Work::Attention { causal, backward, scores } => {
             let seconds = match attention {
                 AttentionKernel::Fused(part) => {
                     matmul_s(if *causal { item.flops / 2.0 } else { item.flops }, part)
                 }
-                AttentionKernel::Unfused => {
+                AttentionKernel::Unfused(part) => {
                     // The gradient of a kernel computes the scores again; here they are kept.
                     let (flops, bytes) = if *backward { (0.8, 17.0) } else { (1.0, 13.0) };
-                    matmul_s(item.flops * flops, UNFUSED) + device.memory_s((scores * bytes).max(1.0))
+                    matmul_s(item.flops * flops, part) + device.memory_s((scores * bytes).max(1.0))
                 }
             };
             Seconds { compute: seconds, ..one }
@@ -419,10 +435,13 @@ impl Priced {
         let hidden = if job.overlaps { slices.iter().map(|slice| slice.1).fold(0.0, f64::max) } else { 0.0 };
         let sync_s = (exchanges.step_s * software.communication - hidden).max(0.0);
         let update_s = update_s * software.compute;
+        let alone_s = passes_s + sync_s + update_s;
+        let ranks = job.pp * job.dp * job.block.tp * job.block.ep;
+        let waiting_s = alone_s * software.stragglers * (ranks as f64).log2();
         Ok(StepSeconds {
-            step_s: passes_s + sync_s + update_s,
+            step_s: alone_s + waiting_s,
             compute_s: slowest.compute + update_s,
-            exposed_s: slowest.exchange + sync_s,
+            exposed_s: slowest.exchange + sync_s + waiting_s,
             bubble_s: (passes_s - slowest.sum()).max(0.0),
             in_flight,
         })

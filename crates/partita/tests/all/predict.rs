@@ -5,7 +5,7 @@ use partita::predict::Blocks;
 use partita::predict::estimate::needs;
 use partita::predict::fold::job;
 use partita::predict::rows::read;
-use partita::predict::step::{Software, layers_of_stages};
+use partita::predict::step::{AttentionKernel, Software, layers_of_stages};
 use partita::{Config, Session};
 use partita_cost::Cluster;
 use partita_ir::Role;
@@ -268,6 +268,32 @@ fn a_row_is_a_mesh_with_styles() {
     }
     let error = read(&table(&[("layers", "eight")]), "t").unwrap_err();
     assert_eq!((error.code, error.at.as_deref()), ("E513", Some("t:2:26")));
+}
+
+/// What a row says about kernels, gradients and recomputation reaches its prediction.
+#[test]
+fn a_row_says_what_its_software_does() {
+    let job = |changes: &[(&str, &str)]| {
+        let rows = read(&table(changes), "t").unwrap();
+        let (job, cluster) = rows[0].job.clone().unwrap();
+        (job, cluster, rows[0].is_recompute_known)
+    };
+    let attention = |heads| job(&[("heads", heads), ("kv_heads", heads), ("dtype", "fp16")]).0.attention;
+    // Heads of 64 features fit matrix units, heads of 2 do not.
+    assert_eq!(attention("16"), AttentionKernel::Unfused(0.6));
+    assert_eq!(attention("512"), AttentionKernel::Unfused(0.15));
+    let is_known = |recompute| job(&[("recompute", recompute)]).2;
+    assert!(is_known("none") && !is_known(""));
+
+    // 32 ranks are five doublings.
+    let (job, cluster, _) = job(&[]);
+    let seconds = |stragglers| {
+        let software = Software { stragglers, ..Software::default() };
+        Blocks::default().forecast(&job, &cluster, &software).unwrap().seconds
+    };
+    let (alone, waiting) = (seconds(0.0), seconds(0.01));
+    assert!((waiting.step_s / alone.step_s - 1.05).abs() < 1e-9);
+    assert!((waiting.exposed_s - alone.exposed_s - 0.05 * alone.step_s).abs() < 1e-9);
 }
 
 /// A layer with more rows is that of few rows, stretched.
