@@ -8,6 +8,7 @@ pub mod block;
 pub(crate) mod bytes;
 pub mod csv;
 pub mod estimate;
+mod exchanges;
 pub mod fit;
 pub mod fold;
 pub mod rows;

@@ -12,6 +12,7 @@
 
 use super::block::{Block, BlockSpec, Item, Place, Recompute, Traced, Work};
 use super::bytes::bytes_of_slices;
+use super::exchanges::Exchanges;
 use partita_base::{DType, Result};
 use partita_cost::{Cluster, Collective as Cost};
 use partita_ir::Phase;
@@ -118,7 +119,7 @@ const UNFUSED: f64 = 0.6;
 /// Bytes that rounding to 8 bits writes, relative to those that a matmul moves in 16 bits.
 const CASTS: f64 = 0.5;
 /// The part of a link's bandwidth that a collective reaches.
-const LINK: f64 = 0.8;
+pub(super) const LINK: f64 = 0.8;
 
 /// Bytes of one rank at the fullest moment of a step, by kind.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -531,66 +532,6 @@ fn timetable_s(job: &Job, per_stage: &[[Seconds; 2]], slowest: Seconds) -> Resul
         most.min(m as f64)
     });
     Ok((slowest.sum() + ramp, in_flight.collect()))
-}
-
-/// Seconds of the collectives of data parallel ranks and between stages.
-#[derive(Clone, Debug)]
-struct Exchanges {
-    /// Of one layer and microbatch under stage 3: forward, backward.
-    of_layer: [f64; 2],
-    /// Of the ends of the model under stage 3.
-    of_ends: [f64; 2],
-    /// Keys and values of a layer among the ranks that share a sequence: forward, backward.
-    keys: [f64; 2],
-    /// Once a step.
-    step_s: f64,
-    /// One microbatch from one stage to the next.
-    send_s: f64,
-}
-
-impl Exchanges {
-    fn of(job: &Job, block: &Block, cluster: &Cluster) -> Exchanges {
-        let inner = job.block.tp * job.block.ep;
-        let group =
-            |ranks: usize, apart: usize| -> Vec<usize> { (0..ranks).map(|rank| rank * apart).collect() };
-        let seconds = |kind: Cost, bytes: f64, members: &[usize]| {
-            kind.seconds(bytes / LINK, &cluster.rings_among(members))
-        };
-        let sharded = group(job.shard_group, inner);
-        let replicas = group(job.dp / job.shard_group.max(1), inner * job.shard_group);
-        let all = group(job.dp, inner);
-        let of_layer = block.layer(|traced| traced.parameters[Place::Layers as usize]);
-        let of_ends =
-            block.one.parameters[Place::First as usize] + block.one.parameters[Place::Last as usize];
-        let on_slice = of_layer * (job.layers as f64 / job.pp as f64).ceil()
-            + if job.pp == 1 { of_ends } else { of_ends.max(block.one.parameters[Place::First as usize]) };
-        let (reduced, gathered) = (job.bytes.reduced, job.bytes.gathered);
-        let gather = |elements: f64| seconds(Cost::AllGather, elements * gathered, &sharded);
-        let scatter = |elements: f64| seconds(Cost::ReduceScatter, elements * reduced, &sharded);
-        let among_replicas =
-            |elements: f64| seconds(Cost::AllReduce, elements * reduced / job.shard_group as f64, &replicas);
-        let m = job.microbatches as f64;
-        let (passes, ends, step_s) = match job.zero {
-            0 => ([0.0; 2], [0.0; 2], seconds(Cost::AllReduce, on_slice * reduced, &all)),
-            1 => ([0.0; 2], [0.0; 2], scatter(on_slice) + among_replicas(on_slice) + gather(on_slice)),
-            2 => ([0.0; 2], [0.0; 2], m * scatter(on_slice) + among_replicas(on_slice) + gather(on_slice)),
-            _ => (
-                [gather(of_layer), gather(of_layer) + scatter(of_layer)],
-                [gather(of_ends), gather(of_ends) + scatter(of_ends)],
-                among_replicas(on_slice),
-            ),
-        };
-        // The last rank of a slice sends to the first one of the next.
-        let apart = inner * job.dp;
-        let split = if job.block.sequence_parallel { 1.0 } else { job.block.tp as f64 };
-        let bytes = block.stream_bytes / split / job.cp as f64;
-        let send_s = if job.pp > 1 { seconds(Cost::Permute, bytes, &[0, apart]) } else { 0.0 };
-        let ring = group(job.cp, inner);
-        let kept = block.stream_bytes / job.block.model.stream().map_or(1, |[_, _, dim]| dim) as f64;
-        let split_tokens = if job.block.sequence_parallel { 1.0 } else { job.block.tp as f64 };
-        let keys = seconds(Cost::AllGather, 2.0 * kept * job.kv_features as f64 / split_tokens, &ring);
-        Exchanges { keys: [keys, 2.0 * keys], of_layer: passes, of_ends: ends, step_s, send_s }
-    }
 }
 
 /// The bytes of the library's own steps: parameters and gradients in the type of the model, states in single precision.
