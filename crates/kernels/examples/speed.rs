@@ -174,6 +174,24 @@ fn main() {
         );
     });
 
+    let halves = |from: &[f32]| -> Vec<half::bf16> { from.iter().map(|&x| half::bf16::from_f32(x)).collect() };
+    let (half_x, half_weight, half_wide) = (halves(&x), halves(&weight), halves(&wide));
+    let mut half_out = half_wide.clone();
+    let mut workspace = vec![0u8; matmul_workspace_bytes(DType::BF16, rows, d, n)];
+    let (a16, dy16) = (View::of(&half_x, &shape), View::of(&half_wide, &[rows, n]));
+    let by_columns = View::of(&half_weight, &[d, n]);
+    let by_rows = View::of(&half_weight, &[n, d]).permute(&[1, 0]);
+    for (name, lhs, rhs, sizes) in [
+        ("x w", a16, by_columns, [rows, n]),
+        ("x w^T", a16, by_rows, [rows, n]),
+        ("x^T dy", a16.permute(&[1, 0]), dy16, [d, n]),
+    ] {
+        time(&format!("matmul {name} in bf16"), flops, "GFlop/s", || {
+            let out = &mut ViewMut::of(&mut half_out[..sizes[0] * n], &sizes);
+            matmul(KernelOptions::native(), &lhs, &rhs, out, false, &mut workspace);
+        });
+    }
+
     // Heads interleaved in memory, as a projection (matmul) writes them.
     let (batch, heads, length, width) = (8, 6, 256, 64);
     let view = |x| View::of::<f32>(x, &[batch, length, heads, width]).permute(&[0, 2, 1, 3]);

@@ -9,6 +9,7 @@ use crate::element::{Number, Real, dispatch};
 use crate::gemm::pack::depth_block;
 use crate::gemm::{Part, product, whole_product};
 use crate::matrix::{Matrix, MatrixMut};
+use crate::native::{Bf16Out, NativeBackend, backend};
 use crate::tiles::{Reader, Scratch, Writer, tiles};
 use crate::view::{MAX_RANK, View, ViewMut};
 use crate::workspace::{Workspace, piece_bytes};
@@ -110,7 +111,11 @@ pub fn matmul(
             product::<f64>(options, sizes, 1.0, a, b, c, accumulate, Part::WHOLE)
         }),
         DType::F16 => half_matmul::<half::f16>(options, &lhs, &rhs, out, accumulate, workspace),
-        DType::BF16 => half_matmul::<half::bf16>(options, &lhs, &rhs, out, accumulate, workspace),
+        DType::BF16 => {
+            if !bf16_matmul(options, &problem, &lhs, &rhs, out, accumulate) {
+                half_matmul::<half::bf16>(options, &lhs, &rhs, out, accumulate, workspace);
+            }
+        }
         _ => dispatch!(bits dtype, T => problem.naive::<T>(&lhs, &rhs, out, accumulate)),
     }
 }
@@ -146,15 +151,15 @@ impl Problem {
     }
 
     /// Calls `product` with the three matrices of every matmul in the batch.
-    fn for_each<T>(
+    fn for_each<T, O>(
         &self,
         lhs: &View<'_>,
         rhs: &View<'_>,
         out: &mut ViewMut<'_>,
-        mut product: impl FnMut(Matrix<T>, Matrix<T>, MatrixMut<T>),
+        mut product: impl FnMut(Matrix<T>, Matrix<T>, MatrixMut<O>),
     ) {
         let batch = self.batch_rank;
-        let (a, b, c) = (Matrix::<T>::of_view(lhs), Matrix::<T>::of_view(rhs), MatrixMut::<T>::of_view(out));
+        let (a, b, c) = (Matrix::<T>::of_view(lhs), Matrix::<T>::of_view(rhs), MatrixMut::<O>::of_view(out));
         let count: usize = out.shape()[..batch].iter().product();
         for i in 0..count {
             let (mut rest, mut at) = (i, [0isize; 3]);
@@ -211,6 +216,29 @@ pub(crate) fn round<T: Float>(from: &[T::Compute], view: &mut ViewMut<'_>, scrat
         writer
             .widened::<T>(start, count, scratch, |tile, _| tile.copy_from_slice(&from[start..start + count]));
     }
+}
+
+/// The matmuls of a batch one by one, by the machine's instruction for bf16; false if it has none for them.
+fn bf16_matmul(
+    options: KernelOptions,
+    problem: &Problem,
+    lhs: &View<'_>,
+    rhs: &View<'_>,
+    out: &mut ViewMut<'_>,
+    accumulate: bool,
+) -> bool {
+    let mut done = true;
+    let mut product = |a, b, c| {
+        // SAFETY: the views guarantee the matrices, whose sizes were checked against each other. All matmuls of a batch have
+        // the same sizes, so either all are done or none.
+        done &= unsafe { backend(options).matmul_bf16(problem.sizes, a, b, c, accumulate) };
+    };
+    if out.dtype() == DType::F32 {
+        problem.for_each(lhs, rhs, out, |a, b, c| product(a, b, Bf16Out::F32(c)));
+    } else {
+        problem.for_each(lhs, rhs, out, |a, b, c| product(a, b, Bf16Out::Bf16(c)));
+    }
+    done
 }
 
 /// The matmuls of a batch one by one, through f32 copies.

@@ -1,5 +1,5 @@
-//! Which machine code kernels may use: vector width (AVX2, AVX-512), just-in-time compilation of chains, and
-//! AMX.
+//! Which machine code kernels may use: vector width (AVX2, AVX-512), just-in-time compilation of chains, AMX, and
+//! the instruction that multiplies bf16.
 //!
 //! CPU features are detected only here, where options are made. Options for what a machine lacks cannot be
 //! made, so code that holds a [`KernelOptions`] may run what it names.
@@ -18,7 +18,8 @@ pub enum KernelChoice {
     Avx2,
     /// 512-bit vectors, and chains compiled for them; the bits of `portable`.
     Avx512,
-    /// All that the machine has. AMX rounds f32 matmul differently; without AMX, the bits of `portable`.
+    /// All that the machine has. AMX rounds f32 matmul differently, and matmul of bf16 may take subnormal numbers as zero;
+    /// else the bits of `portable`.
     #[default]
     Native,
 }
@@ -125,6 +126,7 @@ pub struct KernelOptions {
     level: Level,
     jit: bool,
     matrix_unit: bool,
+    bf16_unit: bool,
 }
 
 impl Default for KernelOptions {
@@ -136,13 +138,18 @@ impl Default for KernelOptions {
 impl KernelOptions {
     /// Code for every machine.
     pub const fn portable() -> Self {
-        KernelOptions { level: Level::Portable, jit: false, matrix_unit: false }
+        KernelOptions { level: Level::Portable, jit: false, matrix_unit: false, bf16_unit: false }
     }
 
     /// All that this machine has.
     pub fn native() -> Self {
         let level = detected_level();
-        KernelOptions { level, jit: level != Level::Portable, matrix_unit: has_matrix_unit(level) }
+        KernelOptions {
+            level,
+            jit: level != Level::Portable,
+            matrix_unit: has_matrix_unit(level),
+            bf16_unit: has_bf16_unit(level),
+        }
     }
 
     /// The levels of this machine, the narrowest first, each with JIT where it has one, and without AMX.
@@ -151,10 +158,10 @@ impl KernelOptions {
         choices.filter_map(|choice| choice.options().ok()).collect()
     }
 
-    /// These options at a level, without AMX; `None` if the machine lacks the level.
+    /// These options at a level, without AMX and the instruction for bf16; `None` if the machine lacks the level.
     fn at_level(self, level: Level) -> Option<Self> {
         let jit = self.jit && level != Level::Portable;
-        (level <= self.level).then_some(KernelOptions { level, jit, matrix_unit: false })
+        (level <= self.level).then_some(KernelOptions { level, jit, matrix_unit: false, bf16_unit: false })
     }
 
     /// These options without JIT: chains are interpreted, step by step.
@@ -165,6 +172,11 @@ impl KernelOptions {
     /// These options without AMX.
     pub fn without_matrix_unit(self) -> Self {
         KernelOptions { matrix_unit: false, ..self }
+    }
+
+    /// These options without the instruction that multiplies bf16.
+    pub fn without_bf16_unit(self) -> Self {
+        KernelOptions { bf16_unit: false, ..self }
     }
 
     /// The name of the vector width: `portable`, `avx2` or `avx512`.
@@ -191,6 +203,12 @@ impl KernelOptions {
     /// accurate. All machines with AMX give the same bits.
     pub fn matrix_unit(self) -> bool {
         self.matrix_unit
+    }
+
+    /// Whether matmul of bf16 runs on an instruction of its own. It gives the bits of a sum in order, except that it takes
+    /// subnormal numbers as zero.
+    pub fn bf16_unit(self) -> bool {
+        self.bf16_unit
     }
 }
 
@@ -221,6 +239,17 @@ fn has_matrix_unit(level: Level) -> bool {
 
 #[cfg(not(target_arch = "x86_64"))]
 fn has_matrix_unit(_: Level) -> bool {
+    false
+}
+
+/// Whether this machine multiplies bf16.
+#[cfg(target_arch = "x86_64")]
+fn has_bf16_unit(level: Level) -> bool {
+    level == Level::Avx512 && crate::native::bf16::is_available()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_bf16_unit(_: Level) -> bool {
     false
 }
 

@@ -176,7 +176,7 @@ fn read(path: &str) -> Option<String> {
 
 /// What kernels with these options use.
 fn features(options: KernelOptions) -> Vec<String> {
-    let used = [(options.jit(), "jit"), (options.matrix_unit(), "amx")];
+    let used = [(options.jit(), "jit"), (options.matrix_unit(), "amx"), (options.bf16_unit(), "bf16")];
     let used = used.into_iter().filter(|(used, _)| *used).map(|(_, name)| name);
     std::iter::once(options.level_name()).chain(used).map(str::to_string).collect()
 }

@@ -1,5 +1,5 @@
 //! All machine-specific code: vectors of each level (AVX2, AVX-512), just-in-time compilation of elementwise
-//! chains, matmul on AMX, prefetch, and the fence after non-temporal stores.
+//! chains, matmul on AMX, matmul of bf16, prefetch, and the fence after non-temporal stores.
 //!
 //! The rest of the crate sees one trait, [`NativeBackend`]. Its portable twin does nothing: then chains are
 //! interpreted and matmul uses vectors, which are correct everywhere. [`levels`] compiles one source for each
@@ -7,6 +7,8 @@
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod bf16;
 #[cfg(target_arch = "x86_64")]
 mod jit;
 #[cfg(target_arch = "x86_64")]
@@ -50,6 +52,45 @@ pub(crate) trait NativeBackend {
         out: MatrixMut<f32>,
         accumulate: bool,
     ) -> bool;
+
+    /// `out[m, n] = lhs[m, k] rhs[k, n]` of bf16, added to `out` if `accumulate`. False if there is no instruction to do it,
+    /// or k is too large for it; then nothing was written.
+    ///
+    /// # Safety
+    /// The matrices have these sizes, and `out` overlaps neither of the others.
+    unsafe fn matmul_bf16(
+        &self,
+        sizes: [usize; 3],
+        lhs: Matrix<half::bf16>,
+        rhs: Matrix<half::bf16>,
+        out: Bf16Out,
+        accumulate: bool,
+    ) -> bool;
+}
+
+/// Where a matmul of bf16 stores its sums.
+#[derive(Clone, Copy)]
+pub(crate) enum Bf16Out {
+    Bf16(MatrixMut<half::bf16>),
+    F32(MatrixMut<f32>),
+}
+
+impl Bf16Out {
+    /// The matrix from row `row` on.
+    pub(crate) fn rows_after(self, row: usize) -> Bf16Out {
+        match self {
+            Bf16Out::Bf16(out) => Bf16Out::Bf16(out.rows_after(row)),
+            Bf16Out::F32(out) => Bf16Out::F32(out.rows_after(row)),
+        }
+    }
+
+    /// The matrix from column `column` on.
+    pub(crate) fn columns_after(self, column: usize) -> Bf16Out {
+        match self {
+            Bf16Out::Bf16(out) => Bf16Out::Bf16(out.columns_after(column)),
+            Bf16Out::F32(out) => Bf16Out::F32(out.columns_after(column)),
+        }
+    }
 }
 
 /// Orders earlier non-temporal stores before all later stores.
@@ -101,6 +142,24 @@ impl NativeBackend for X86 {
                 return portable::Portable.matmul(sizes, scale, lhs, rhs, out, accumulate);
             }
             amx::product(sizes, scale, lhs, rhs, out, accumulate);
+        }
+        true
+    }
+
+    unsafe fn matmul_bf16(
+        &self,
+        sizes: [usize; 3],
+        lhs: Matrix<half::bf16>,
+        rhs: Matrix<half::bf16>,
+        out: Bf16Out,
+        accumulate: bool,
+    ) -> bool {
+        // SAFETY: the caller upholds the contract; options with the instruction are made only where it is available.
+        unsafe {
+            if !self.0.bf16_unit() || sizes[1] > bf16::MOST_DEPTH {
+                return portable::Portable.matmul_bf16(sizes, lhs, rhs, out, accumulate);
+            }
+            bf16::product(sizes, lhs, rhs, out, accumulate);
         }
         true
     }

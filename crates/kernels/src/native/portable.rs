@@ -1,6 +1,6 @@
 //! The portable twin of machine code: chains are interpreted step by step, and matmul uses vectors.
 
-use super::{CompiledChain, NativeBackend};
+use super::{Bf16Out, CompiledChain, NativeBackend};
 use crate::chain::steps::{Kind, Step};
 use crate::matrix::{Matrix, MatrixMut};
 
@@ -19,6 +19,16 @@ impl NativeBackend for Portable {
         _: Matrix<f32>,
         _: Matrix<f32>,
         _: MatrixMut<f32>,
+        _: bool,
+    ) -> bool {
+        false
+    }
+    unsafe fn matmul_bf16(
+        &self,
+        _: [usize; 3],
+        _: Matrix<half::bf16>,
+        _: Matrix<half::bf16>,
+        _: Bf16Out,
         _: bool,
     ) -> bool {
         false

@@ -180,6 +180,34 @@ proptest! {
         }
     }
 
+    /// The machine's instruction for bf16, where it has one, gives the bits of sums in f32.
+    #[test]
+    fn products_of_bf16_have_the_bits_of_f32(seed: u64) {
+        let mut draw = Draw(seed);
+        let [m, n] = [0; 2].map(|_| draw.pick(&[1, 2, 7, 8, 9, 16, 40, 47, 48, 49, 67, 100]));
+        let k = draw.pick(&[0, 1, 2, 15, 16, 17, 33, 64, 383, 384, 385, 800]);
+        let operand = |draw: &mut Draw, shape: [usize; 2]| {
+            Tensor::random(draw, DType::BF16, &shape, |d| if d.chance(3000) { f64::INFINITY } else { d.unit() - 0.5 })
+        };
+        let (a, b) = (operand(&mut draw, [m, k]), operand(&mut draw, [k, n]));
+        let out_type = draw.pick(&[DType::F32, DType::BF16]);
+        let mut with = Tensor::scattered(&mut draw, out_type, &[m, n]);
+        for i in 0..with.len() {
+            with.set(i, draw.unit());
+        }
+        let mut without = with.clone();
+        let accumulate = draw.chance(2);
+        let mut workspace = vec![0; matmul_workspace_bytes(DType::BF16, m, k, n)];
+        let native = KernelOptions::native();
+        for (options, out) in [(native, &mut with), (native.without_bf16_unit().without_matrix_unit(), &mut without)] {
+            matmul(options, &a.view(), &b.view(), &mut out.view_mut(), accumulate, &mut workspace);
+        }
+        for i in 0..with.len() {
+            let is_nan = with.get(i).is_nan() && without.get(i).is_nan();
+            prop_assert!(is_nan || with.bits(i) == without.bits(i), "{} {}", with.get(i), without.get(i));
+        }
+    }
+
     #[test]
     fn products_match_a_loop(seed: u64) {
         let mut draw = Draw(seed);

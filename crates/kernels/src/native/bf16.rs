@@ -1,0 +1,308 @@
+//! Matmul of `bf16` by the instruction of AVX-512 that multiplies pairs of them and accumulates in `f32`.
+//!
+//! `vdpbf16ps` adds the product of the odd elements of two pairs to an `f32`, rounds, and adds the product of the even
+//! elements, and rounds. Products of `bf16` are exact in `f32`. So with each pair swapped, a sum has the bits of fused
+//! multiply-adds in order, which is what the matmul of widened elements computes (`gemm/tile.rs`), over the same blocks of
+//! k. Only subnormal numbers differ: the instruction takes them, and gives them, as zero.
+//!
+//! Both operands are packed as pairs of neighbours along k: rows of `lhs` in strips of [`ROWS`], columns of `rhs` in panels
+//! of [`COLUMNS`], zero where k is odd or a strip or panel is not full. A tile of sums stays in registers over a block of k;
+//! sums of blocks are added up in L1 and are stored once, rounded to the type of the result.
+
+use std::arch::x86_64::*;
+
+use half::bf16;
+
+use crate::gemm::pack::{depth_block, with_buffer};
+use crate::halves::{bf16_from_f32, bf16_to_f32};
+use crate::matrix::{Matrix, MatrixMut};
+use crate::native::Bf16Out;
+
+/// Rows of a tile.
+const ROWS: usize = 8;
+/// Vectors of a row of a tile.
+const VECTORS: usize = 3;
+const LANES: usize = 16;
+/// Columns of a tile.
+const COLUMNS: usize = VECTORS * LANES;
+/// Bytes of packed panels of `rhs`, at most: half of L2, unless one panel has more.
+const RHS_BYTES: usize = 1 << 19;
+/// Rows of `lhs` that are packed at a time.
+const BLOCK_ROWS: usize = 64;
+/// The longest sum: packed operands of so many rows still fit L2.
+pub(super) const MOST_DEPTH: usize = 8192;
+
+/// A packed pair of neighbours along k: the first one in the high half.
+type Pair = u32;
+
+/// Whether this machine, which has AVX-512, has the instruction.
+pub(crate) fn is_available() -> bool {
+    is_x86_feature_detected!("avx512bf16")
+}
+
+/// `out[m, n] = lhs[m, k] rhs[k, n]`, added to `out` if `accumulate`.
+///
+/// # Safety
+/// The instruction [`is_available`], the matrices have these sizes, and `out` overlaps neither of the others.
+pub(super) unsafe fn product(
+    [m, k, n]: [usize; 3],
+    lhs: Matrix<bf16>,
+    rhs: Matrix<bf16>,
+    out: Bf16Out,
+    accumulate: bool,
+) {
+    let pairs = k.div_ceil(2);
+    let panel_bytes = pairs.max(1) * COLUMNS * size_of::<Pair>();
+    let panels = (RHS_BYTES / panel_bytes).clamp(1, n.div_ceil(COLUMNS));
+    let rows_bytes = pairs * BLOCK_ROWS * size_of::<Pair>();
+    with_buffer(panels * panel_bytes + rows_bytes, |buffer| {
+        let right: *mut Pair = buffer.cast();
+        // SAFETY: the caller upholds the contract; panels and rows lie side by side in the buffer, which is aligned to a
+        // cache line, as is the size of a panel.
+        unsafe {
+            let left = right.add(panels * panel_bytes / size_of::<Pair>());
+            let sizes = Sizes { m, k, n, panels };
+            block(sizes, lhs, rhs, out, accumulate, [left, right]);
+        }
+    });
+}
+
+#[derive(Clone, Copy)]
+struct Sizes {
+    m: usize,
+    k: usize,
+    n: usize,
+    /// Panels that are packed at a time.
+    panels: usize,
+}
+
+/// The loops over panels and strips.
+///
+/// # Safety
+/// That of [`product`]; the buffers hold the packed rows and panels.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+unsafe fn block(
+    Sizes { m, k, n, panels }: Sizes,
+    lhs: Matrix<bf16>,
+    rhs: Matrix<bf16>,
+    out: Bf16Out,
+    accumulate: bool,
+    [left, right]: [*mut Pair; 2],
+) {
+    let pairs = k.div_ceil(2);
+    let block_pairs = depth_block(k) / 2;
+    // SAFETY: all places are inside the matrices and the buffers.
+    unsafe {
+        for j in (0..n).step_by(panels * COLUMNS) {
+            let columns = (panels * COLUMNS).min(n - j);
+            let of_panels = |column: usize| (column, right.add(column * pairs));
+            for (column, to) in (0..columns).step_by(COLUMNS).map(of_panels) {
+                pack(rhs.columns_after(j + column), k, COLUMNS.min(columns - column), to, COLUMNS);
+            }
+            for i in (0..m).step_by(BLOCK_ROWS) {
+                let rows = BLOCK_ROWS.min(m - i);
+                for row in (0..rows).step_by(ROWS) {
+                    let from = lhs.rows_after(i + row).transposed();
+                    pack(from, k, ROWS.min(rows - row), left.add(row * pairs), ROWS);
+                }
+                for (column, panel) in (0..columns).step_by(COLUMNS).map(of_panels) {
+                    for row in (0..rows).step_by(ROWS) {
+                        let out = out.rows_after(i + row).columns_after(j + column);
+                        let sizes = [ROWS.min(rows - row), COLUMNS.min(columns - column)];
+                        let mut sums = [[0.0; COLUMNS]; ROWS];
+                        if accumulate {
+                            each(&mut sums, sizes, out, false);
+                        }
+                        let mut done = 0;
+                        while done < pairs {
+                            let next = block_pairs.min(pairs - done);
+                            let strip = left.add(row * pairs + done * ROWS);
+                            tile(next, strip, panel.add(done * COLUMNS), &mut sums, accumulate || done > 0);
+                            done += next;
+                        }
+                        each(&mut sums, sizes, out, true);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Sums over `pairs` of a tile, added to `sums` if `accumulate`.
+///
+/// # Safety
+/// The machine has the instructions; the pointers cover the pairs of a strip and of a panel.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+#[allow(clippy::needless_range_loop, reason = "constant bounds and indices are what becomes registers")]
+unsafe fn tile(
+    pairs: usize,
+    mut left: *const Pair,
+    mut right: *const Pair,
+    sums: &mut [[f32; COLUMNS]; ROWS],
+    accumulate: bool,
+) {
+    // SAFETY: the caller upholds the contract. A vector of 512 bits is one, whatever its elements.
+    unsafe {
+        let pairs_of = |vector: __m512i| std::mem::transmute::<__m512i, __m512bh>(vector);
+        let mut tile = [[_mm512_setzero_ps(); VECTORS]; ROWS];
+        for _ in 0..pairs {
+            let mut columns = [_mm512_setzero_si512(); VECTORS];
+            for v in 0..VECTORS {
+                columns[v] = _mm512_loadu_si512(right.add(v * LANES).cast());
+            }
+            for r in 0..ROWS {
+                let row = pairs_of(_mm512_set1_epi32(left.add(r).read() as i32));
+                for v in 0..VECTORS {
+                    tile[r][v] = _mm512_dpbf16_ps(tile[r][v], row, pairs_of(columns[v]));
+                }
+            }
+            (left, right) = (left.add(ROWS), right.add(COLUMNS));
+        }
+        for r in 0..ROWS {
+            for v in 0..VECTORS {
+                let to = sums[r].as_mut_ptr().add(v * LANES);
+                let sum =
+                    if accumulate { _mm512_add_ps(tile[r][v], _mm512_loadu_ps(to)) } else { tile[r][v] };
+                _mm512_storeu_ps(to, sum);
+            }
+        }
+    }
+}
+
+/// Stores the first rows and columns of a tile, or loads them.
+///
+/// # Safety
+/// `out` has these rows and columns.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+unsafe fn each(
+    sums: &mut [[f32; COLUMNS]; ROWS],
+    [rows, columns]: [usize; 2],
+    out: Bf16Out,
+    stores: bool,
+) {
+    for (r, sums) in sums.iter_mut().enumerate().take(rows) {
+        // SAFETY: the row is inside `out`.
+        unsafe {
+            match (out.rows_after(r), stores) {
+                (Bf16Out::F32(row), true) => pairs_of(sums, columns, row, |sum, at| *at = *sum),
+                (Bf16Out::F32(row), false) => pairs_of(sums, columns, row, |sum, at| *sum = *at),
+                (Bf16Out::Bf16(row), true) => pairs_of(sums, columns, row, |sum, at| *at = bf16_from_f32(*sum)),
+                (Bf16Out::Bf16(row), false) => pairs_of(sums, columns, row, |sum, at| *sum = bf16_to_f32(*at)),
+            }
+        }
+    }
+}
+
+/// Each sum of a row of a tile with its place in the result.
+///
+/// # Safety
+/// The row has these columns.
+#[inline(always)]
+unsafe fn pairs_of<T: Copy>(
+    sums: &mut [f32; COLUMNS],
+    columns: usize,
+    row: MatrixMut<T>,
+    mut each: impl FnMut(&mut f32, &mut T),
+) {
+    // SAFETY: the caller upholds the contract.
+    unsafe {
+        if row.column == 1 {
+            let row = std::slice::from_raw_parts_mut(row.pointer, columns);
+            sums.iter_mut().zip(row).for_each(|(sum, at)| each(sum, at));
+        } else {
+            for (c, sum) in sums.iter_mut().enumerate().take(columns) {
+                each(sum, &mut *row.columns_after(c).pointer);
+            }
+        }
+    }
+}
+
+/// Packs `depth` rows of `columns` as rows of `width` pairs, with zeros where there are no elements.
+///
+/// # Safety
+/// The machine has the instructions; `from` has these rows and columns, and `to` room for the pairs; `width` is a multiple
+/// of 8 and at least `columns`.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+unsafe fn pack(from: Matrix<bf16>, depth: usize, columns: usize, to: *mut Pair, width: usize) {
+    for c in (0..width).step_by(ROWS) {
+        let here = ROWS.min(columns.saturating_sub(c));
+        // SAFETY: the caller upholds the contract.
+        unsafe {
+            let (from, to) = (from.columns_after(c).cast::<u16>(), to.add(c));
+            let whole = match (from.row, from.column) {
+                (_, 1) if here == ROWS => interleave(from, depth / 2, to, width),
+                (1, _) if here == ROWS => transpose(from, depth / 2, to, width),
+                _ => 0,
+            };
+            for pair in whole..depth.div_ceil(2) {
+                for lane in 0..ROWS {
+                    let element = |k: usize| {
+                        let is_there = lane < here && k < depth;
+                        let at = from.rows_after(k).columns_after(lane).pointer;
+                        if is_there { u32::from(at.read()) } else { 0 }
+                    };
+                    to.add(pair * width + lane).write(element(2 * pair) << 16 | element(2 * pair + 1));
+                }
+            }
+        }
+    }
+}
+
+/// Packs pairs of rows of eight contiguous elements; returns how many pairs.
+///
+/// # Safety
+/// That of [`pack`].
+#[target_feature(enable = "avx2")]
+unsafe fn interleave(from: Matrix<u16>, pairs: usize, to: *mut Pair, width: usize) -> usize {
+    for pair in 0..pairs {
+        // SAFETY: two rows of eight elements, and room for eight pairs.
+        unsafe {
+            let first = _mm_loadu_si128(from.rows_after(2 * pair).pointer.cast());
+            let second = _mm_loadu_si128(from.rows_after(2 * pair + 1).pointer.cast());
+            let to = to.add(pair * width).cast::<__m128i>();
+            _mm_storeu_si128(to, _mm_unpacklo_epi16(second, first));
+            _mm_storeu_si128(to.add(1), _mm_unpackhi_epi16(second, first));
+        }
+    }
+    pairs
+}
+
+/// Packs pairs of neighbours of eight columns whose elements are contiguous, eight pairs at a time; returns how many pairs.
+///
+/// # Safety
+/// That of [`pack`].
+#[target_feature(enable = "avx512f,avx512vl,avx2")]
+#[allow(clippy::needless_range_loop, reason = "constant bounds and indices are what becomes registers")]
+unsafe fn transpose(from: Matrix<u16>, pairs: usize, to: *mut Pair, width: usize) -> usize {
+    let whole = pairs / 8 * 8;
+    for pair in (0..whole).step_by(8) {
+        // SAFETY: sixteen elements of each of eight columns, and room for eight rows of eight pairs.
+        unsafe {
+            let mut a = [_mm256_setzero_si256(); 8];
+            for c in 0..8 {
+                let column = from.rows_after(2 * pair).columns_after(c).pointer;
+                // In memory the first of two neighbours is in the low half.
+                a[c] = _mm256_rol_epi32::<16>(_mm256_loadu_si256(column.cast()));
+            }
+            let mut b = a;
+            for c in 0..4 {
+                b[2 * c] = _mm256_unpacklo_epi32(a[2 * c], a[2 * c + 1]);
+                b[2 * c + 1] = _mm256_unpackhi_epi32(a[2 * c], a[2 * c + 1]);
+            }
+            for h in 0..2 {
+                let [b0, b1, b2, b3] = [b[4 * h], b[4 * h + 1], b[4 * h + 2], b[4 * h + 3]];
+                a[4 * h] = _mm256_unpacklo_epi64(b0, b2);
+                a[4 * h + 1] = _mm256_unpackhi_epi64(b0, b2);
+                a[4 * h + 2] = _mm256_unpacklo_epi64(b1, b3);
+                a[4 * h + 3] = _mm256_unpackhi_epi64(b1, b3);
+            }
+            for r in 0..4 {
+                let low = _mm256_permute2x128_si256::<0x20>(a[r], a[r + 4]);
+                let high = _mm256_permute2x128_si256::<0x31>(a[r], a[r + 4]);
+                _mm256_storeu_si256(to.add((pair + r) * width).cast(), low);
+                _mm256_storeu_si256(to.add((pair + r + 4) * width).cast(), high);
+            }
+        }
+    }
+    whole
+}
