@@ -1,5 +1,7 @@
-//! The Gaussian error linear unit, exact or by tanh, with a gradient of its own.
+//! The Gaussian error linear unit, exact or by tanh, with a gradient of its own. Of f16 and bf16 it computes in f32 and
+//! rounds once.
 
+use super::widened;
 use crate::GraphBuilder;
 use crate::composite::AttributesExt;
 use crate::composite::{Attributes, Template};
@@ -48,15 +50,17 @@ fn gelu_erf(b: &mut GraphBuilder, x: ValueId) -> Result<ValueId> {
 }
 
 fn build_gelu(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
-    let x = args[0];
-    if a.flag("tanh") {
+    let (x, dtype) = widened(b, args[0])?;
+    let result = if a.flag("tanh") {
         let (_, gate) = gelu_gate(b, x)?;
-        return Ok(vec![b.multiply(x, gate)?]);
-    }
-    let inner = gelu_erf(b, x)?;
-    let one = b.offset(inner, 1.0)?;
-    let half = b.scale(x, 0.5)?;
-    Ok(vec![b.multiply(half, one)?])
+        b.multiply(x, gate)?
+    } else {
+        let inner = gelu_erf(b, x)?;
+        let one = b.offset(inner, 1.0)?;
+        let half = b.scale(x, 0.5)?;
+        b.multiply(half, one)?
+    };
+    Ok(vec![b.convert(result, dtype)?])
 }
 
 /// The gradient of GELU times the result's cotangent: for tanh `gate + gate (1 - gate) x slope (1 +
@@ -67,7 +71,8 @@ fn gelu_gradient(
     args: &[ValueId],
     cotangents: &[Option<ValueId>],
 ) -> Result<Vec<Option<ValueId>>> {
-    let (x, Some(cotangent)) = (args[0], cotangents[0]) else { return Ok(vec![None]) };
+    let Some(cotangent) = cotangents[0] else { return Ok(vec![None]) };
+    let ((x, dtype), (cotangent, _)) = (widened(b, args[0])?, widened(b, cotangent)?);
     let derivative = if a.flag("tanh") {
         let (square, gate) = gelu_gate(b, x)?;
         let slope = gelu_slope(b, square, 3.0 * GELU_CUBIC)?;
@@ -89,5 +94,6 @@ fn gelu_gradient(
         let change = b.multiply(x, density)?;
         b.add(change, distribution)?
     };
-    Ok(vec![Some(b.multiply(derivative, cotangent)?)])
+    let gradient = b.multiply(derivative, cotangent)?;
+    Ok(vec![Some(b.convert(gradient, dtype)?)])
 }

@@ -1,5 +1,6 @@
-//! The sigmoid linear unit.
+//! The sigmoid linear unit. Of f16 and bf16 it computes in f32 and rounds once.
 
+use super::widened;
 use crate::GraphBuilder;
 use crate::composite::{Attributes, Template};
 use crate::graph::ValueId;
@@ -18,6 +19,8 @@ pub static SILU: Template = Template {
 };
 
 fn build_silu(_: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
-    let gate = b.unary(UnaryKind::Logistic, args[0])?;
-    Ok(vec![b.multiply(args[0], gate)?])
+    let (x, dtype) = widened(b, args[0])?;
+    let gate = b.unary(UnaryKind::Logistic, x)?;
+    let result = b.multiply(x, gate)?;
+    Ok(vec![b.convert(result, dtype)?])
 }

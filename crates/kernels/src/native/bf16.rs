@@ -97,14 +97,13 @@ unsafe fn block(
             let columns = (panels * COLUMNS).min(n - j);
             let of_panels = |column: usize| (column, right.add(column * pairs));
             for (column, to) in (0..columns).step_by(COLUMNS).map(of_panels) {
-                pack(rhs.columns_after(j + column), k, COLUMNS.min(columns - column), to, COLUMNS);
+                let here = COLUMNS.min(columns - column);
+                pack(rhs.columns_after(j + column), [k, here], to, [COLUMNS, ROWS], COLUMNS / ROWS);
             }
             for i in (0..m).step_by(BLOCK_ROWS) {
                 let rows = BLOCK_ROWS.min(m - i);
-                for row in (0..rows).step_by(ROWS) {
-                    let from = lhs.rows_after(i + row).transposed();
-                    pack(from, k, ROWS.min(rows - row), left.add(row * pairs), ROWS);
-                }
+                let from = lhs.rows_after(i).transposed();
+                pack(from, [k, rows], left, [ROWS, ROWS * pairs], rows.div_ceil(ROWS));
                 for (column, panel) in (0..columns).step_by(COLUMNS).map(of_panels) {
                     for row in (0..rows).step_by(ROWS) {
                         let out = out.rows_after(i + row).columns_after(j + column);
@@ -217,51 +216,68 @@ unsafe fn pairs_of<T: Copy>(
     }
 }
 
-/// Packs `depth` rows of `columns` as rows of `width` pairs, with zeros where there are no elements.
+/// Packs `depth` rows of `columns` by pairs of rows and groups of eight columns, with zeros where there are no elements.
+/// `apart` are the distances from pair to pair and from group to group.
 ///
 /// # Safety
-/// The machine has the instructions; `from` has these rows and columns, and `to` room for the pairs; `width` is a multiple
-/// of 8 and at least `columns`.
+/// The machine has the instructions; `from` has these rows and columns, and `to` room for the groups.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-unsafe fn pack(from: Matrix<bf16>, depth: usize, columns: usize, to: *mut Pair, width: usize) {
-    for c in (0..width).step_by(ROWS) {
-        let here = ROWS.min(columns.saturating_sub(c));
-        // SAFETY: the caller upholds the contract.
-        unsafe {
-            let (from, to) = (from.columns_after(c).cast::<u16>(), to.add(c));
-            let whole = match (from.row, from.column) {
-                (_, 1) if here == ROWS => interleave(from, depth / 2, to, width),
-                (1, _) if here == ROWS => transpose(from, depth / 2, to, width),
-                _ => 0,
-            };
-            for pair in whole..depth.div_ceil(2) {
+unsafe fn pack(
+    from: Matrix<bf16>,
+    [depth, columns]: [usize; 2],
+    to: *mut Pair,
+    apart: [usize; 2],
+    groups: usize,
+) {
+    let from = from.cast::<u16>();
+    let full = columns / ROWS;
+    // SAFETY: the caller upholds the contract.
+    unsafe {
+        let whole = match (from.row, from.column) {
+            (_, 1) => interleave(from, depth / 2, to, apart, full),
+            (1, _) => transpose(from, depth / 2, to, apart, full),
+            _ => 0,
+        };
+        for group in 0..groups {
+            let here = ROWS.min(columns.saturating_sub(group * ROWS));
+            let (from, to) = (from.columns_after(group * ROWS), to.add(group * apart[1]));
+            for pair in if group < full { whole } else { 0 }..depth.div_ceil(2) {
                 for lane in 0..ROWS {
                     let element = |k: usize| {
                         let is_there = lane < here && k < depth;
                         let at = from.rows_after(k).columns_after(lane).pointer;
                         if is_there { u32::from(at.read()) } else { 0 }
                     };
-                    to.add(pair * width + lane).write(element(2 * pair) << 16 | element(2 * pair + 1));
+                    let packed = element(2 * pair) << 16 | element(2 * pair + 1);
+                    to.add(pair * apart[0] + lane).write(packed);
                 }
             }
         }
     }
 }
 
-/// Packs pairs of rows of eight contiguous elements; returns how many pairs.
+/// Packs pairs of rows of groups of eight contiguous elements; returns how many pairs.
 ///
 /// # Safety
 /// That of [`pack`].
 #[target_feature(enable = "avx2")]
-unsafe fn interleave(from: Matrix<u16>, pairs: usize, to: *mut Pair, width: usize) -> usize {
+unsafe fn interleave(
+    from: Matrix<u16>,
+    pairs: usize,
+    to: *mut Pair,
+    apart: [usize; 2],
+    groups: usize,
+) -> usize {
     for pair in 0..pairs {
-        // SAFETY: two rows of eight elements, and room for eight pairs.
-        unsafe {
-            let first = _mm_loadu_si128(from.rows_after(2 * pair).pointer.cast());
-            let second = _mm_loadu_si128(from.rows_after(2 * pair + 1).pointer.cast());
-            let to = to.add(pair * width).cast::<__m128i>();
-            _mm_storeu_si128(to, _mm_unpacklo_epi16(second, first));
-            _mm_storeu_si128(to.add(1), _mm_unpackhi_epi16(second, first));
+        let rows = [2 * pair, 2 * pair + 1].map(|row| from.rows_after(row).pointer);
+        for group in 0..groups {
+            // SAFETY: two rows of eight elements, and room for eight pairs.
+            unsafe {
+                let [first, second] = rows.map(|row| _mm_loadu_si128(row.add(group * ROWS).cast()));
+                let to = to.add(pair * apart[0] + group * apart[1]).cast::<__m128i>();
+                _mm_storeu_si128(to, _mm_unpacklo_epi16(second, first));
+                _mm_storeu_si128(to.add(1), _mm_unpackhi_epi16(second, first));
+            }
         }
     }
     pairs
@@ -273,11 +289,20 @@ unsafe fn interleave(from: Matrix<u16>, pairs: usize, to: *mut Pair, width: usiz
 /// That of [`pack`].
 #[target_feature(enable = "avx512f,avx512vl,avx2")]
 #[allow(clippy::needless_range_loop, reason = "constant bounds and indices are what becomes registers")]
-unsafe fn transpose(from: Matrix<u16>, pairs: usize, to: *mut Pair, width: usize) -> usize {
+unsafe fn transpose(
+    from: Matrix<u16>,
+    pairs: usize,
+    to: *mut Pair,
+    [pair_apart, group_apart]: [usize; 2],
+    groups: usize,
+) -> usize {
     let whole = pairs / 8 * 8;
-    for pair in (0..whole).step_by(8) {
+    let places = (0..groups).flat_map(|group| (0..whole).step_by(8).map(move |pair| (group, pair)));
+    for (group, pair) in places {
+        let from = from.columns_after(group * ROWS);
         // SAFETY: sixteen elements of each of eight columns, and room for eight rows of eight pairs.
         unsafe {
+            let to = to.add(group * group_apart + pair * pair_apart);
             let mut a = [_mm256_setzero_si256(); 8];
             for c in 0..8 {
                 let column = from.rows_after(2 * pair).columns_after(c).pointer;
@@ -299,8 +324,8 @@ unsafe fn transpose(from: Matrix<u16>, pairs: usize, to: *mut Pair, width: usize
             for r in 0..4 {
                 let low = _mm256_permute2x128_si256::<0x20>(a[r], a[r + 4]);
                 let high = _mm256_permute2x128_si256::<0x31>(a[r], a[r + 4]);
-                _mm256_storeu_si256(to.add((pair + r) * width).cast(), low);
-                _mm256_storeu_si256(to.add((pair + r + 4) * width).cast(), high);
+                _mm256_storeu_si256(to.add(r * pair_apart).cast(), low);
+                _mm256_storeu_si256(to.add((r + 4) * pair_apart).cast(), high);
             }
         }
     }
