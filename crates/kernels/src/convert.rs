@@ -5,7 +5,9 @@ use half::{bf16, f16};
 use partita_base::DType;
 
 use crate::element::dispatch;
-use crate::element::{Bool, Element};
+use crate::element::{Bool, Element, Float};
+use crate::native::levels::multiversion;
+use crate::options::KernelOptions;
 use crate::tiles::map_tiles;
 use crate::view::{View, ViewMut};
 
@@ -113,12 +115,27 @@ fn cast_all<A: Element + Cast<B>, B: Element>(x: &[u8], out: &mut [u8]) {
     }
 }
 
-/// `out[i] = x[i]` in another type, over the bytes of one tile.
-pub(crate) fn convert_tile(from: DType, to: DType, x: &[u8], out: &mut [u8]) {
-    if from == to && from != DType::Bool {
-        return out.copy_from_slice(x);
+multiversion! {
+    /// [`cast_all`] compiled for each level: between f32 and the types of half its size, which mixed precision converts
+    /// all the time.
+    fn cast_halves[A: Float<Compute = f32>, B: Float<Compute = f32>](x: &[u8], out: &mut [u8]) {
+        let (x, out): (&[A], &mut [B]) = (cast_slice(x), cast_slice_mut(out));
+        for (out, &x) in out.iter_mut().zip(x) {
+            *out = B::store(x.load());
+        }
     }
-    dispatch!(from, A => dispatch!(to, B => cast_all::<A, B>(x, out)))
+}
+
+/// `out[i] = x[i]` in another type, over the bytes of one tile.
+pub(crate) fn convert_tile(options: KernelOptions, from: DType, to: DType, x: &[u8], out: &mut [u8]) {
+    match (from, to) {
+        (from, to) if from == to && from != DType::Bool => out.copy_from_slice(x),
+        (DType::BF16, DType::F32) => cast_halves::<bf16, f32>(options, x, out),
+        (DType::F32, DType::BF16) => cast_halves::<f32, bf16>(options, x, out),
+        (DType::F16, DType::F32) => cast_halves::<f16, f32>(options, x, out),
+        (DType::F32, DType::F16) => cast_halves::<f32, f16>(options, x, out),
+        _ => dispatch!(from, A => dispatch!(to, B => cast_all::<A, B>(x, out))),
+    }
 }
 
 /// `out = x` in the type of `out`. Integers wrap; floats become integers by truncation, saturated, with NaN
@@ -126,9 +143,9 @@ pub(crate) fn convert_tile(from: DType, to: DType, x: &[u8], out: &mut [u8]) {
 ///
 /// # Panics
 /// Where shapes differ.
-pub fn convert(x: &View<'_>, out: &mut ViewMut<'_>) {
+pub fn convert(options: KernelOptions, x: &View<'_>, out: &mut ViewMut<'_>) {
     let (from, to) = (x.dtype(), out.dtype());
-    map_tiles([x], out, |[x], out| convert_tile(from, to, x, out));
+    map_tiles([x], out, |[x], out| convert_tile(options, from, to, x, out));
 }
 
 /// Reinterprets the bits of `x` in the type of `out`, which has the same size.

@@ -137,9 +137,9 @@ pub fn convolution(
     }
     let mut workspace = Workspace::new(workspace);
     match compute_type(types) {
-        DType::F32 => in_type::<f32>(op, input, kernel, out, &mut workspace, floats::<f32>(options, op)),
-        DType::F64 => in_type::<f64>(op, input, kernel, out, &mut workspace, floats::<f64>(options, op)),
-        _ => in_type::<i64>(op, input, kernel, out, &mut workspace, |windows, x, w, out| {
+        DType::F32 => in_type::<f32>(options, op, input, kernel, out, &mut workspace, floats::<f32>(options, op)),
+        DType::F64 => in_type::<f64>(options, op, input, kernel, out, &mut workspace, floats::<f64>(options, op)),
+        _ => in_type::<i64>(options, op, input, kernel, out, &mut workspace, |windows, x, w, out| {
             patches::integers(op, windows, x, w, out);
         }),
     }
@@ -160,6 +160,7 @@ fn floats<C: Number + Factor>(
 /// Calls `compute` for convolutions without gaps, with tensors of a type, which are copies of those of other
 /// types.
 fn in_type<C: Element>(
+    options: KernelOptions,
     op: &Convolution,
     input: &View<'_>,
     kernel: &View<'_>,
@@ -172,7 +173,7 @@ fn in_type<C: Element>(
             return *view;
         }
         let copy = workspace.take::<C>(view.len());
-        convert(view, &mut ViewMut::of(copy, view.shape()));
+        convert(options, view, &mut ViewMut::of(copy, view.shape()));
         View::of(copy, view.shape())
     });
     if out.dtype() == C::DTYPE {
@@ -180,5 +181,5 @@ fn in_type<C: Element>(
     }
     let mut wide = ViewMut::of(workspace.take::<C>(out.len()), out.shape());
     gaps::without::<C>(op, &x, &w, &mut wide, workspace, compute);
-    convert(&wide.as_view(), out);
+    convert(options, &wide.as_view(), out);
 }

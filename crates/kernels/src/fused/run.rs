@@ -386,7 +386,7 @@ fn single(
         }
         EwOp::Select => select_tile(options, to, arg(0), arg(1), arg(2), out),
         EwOp::Clamp => clamp_tile(options, to, arg(0), arg(1), arg(2), out),
-        EwOp::Convert => convert_tile(from, to, arg(0), out),
+        EwOp::Convert => convert_tile(options, from, to, arg(0), out),
         EwOp::Bitcast => out.copy_from_slice(arg(0)),
         EwOp::Constant(_) => unreachable!("constants are made beforehand"),
         EwOp::Iota { dim } => {

@@ -90,7 +90,7 @@ fn one_by_one(program: &ElementwiseProgram, inputs: &[Tensor], shape: &[usize]) 
                 }
                 EwOp::Select => select(KernelOptions::native(), &arg(0), &arg(1), &arg(2), out),
                 EwOp::Clamp => clamp(KernelOptions::native(), &arg(0), &arg(1), &arg(2), out),
-                EwOp::Convert => convert(&arg(0), out),
+                EwOp::Convert => convert(KernelOptions::native(), &arg(0), out),
                 EwOp::Bitcast => bitcast(&arg(0), out),
                 EwOp::Constant(value) => fill(out, &value),
                 EwOp::Iota { dim } => iota(dim, out),
