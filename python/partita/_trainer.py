@@ -32,7 +32,7 @@ class Trainer:
     are. With ``microbatches``, the gradients of the parts of a batch are summed before the update. Parameters that the
     loss does not depend on are left alone, as by optimizers of PyTorch. With ``precision="bf16"`` the model computes in bf16
     while parameters, their gradients and updates keep f32; ``precision="f16"`` also scales the loss, and skips steps whose
-    gradients are not finite.
+    gradients are not finite. ``"mxfp8"``, ``"f8-block"`` and ``"f8-delayed"`` round the operands of matmuls to 8 bits.
 
     Raises ``PartitaError``: E055 for a model without a loss, E057 for an optimizer that a planned step cannot have or a
     number of it out of range, E391 for hooks of parameters, which no step would run, E395 for launched processes with

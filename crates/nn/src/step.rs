@@ -10,7 +10,8 @@ use partita_base::{DType, Diagnostic, Result};
 use partita_ir::ops::UnaryKind;
 use partita_ir::port::{GRADIENT_NORM, LEARNING_RATE, LOSS, SEED, STEP, gradient_name, state_name};
 use partita_ir::{
-    Graph, GraphBuilder, Phase, Role, TensorType, ValueId, autodiff, graph_edit, precision, remat,
+    F8, Graph, GraphBuilder, Node, Phase, Role, TensorType, ValueId, autodiff, graph_edit, precision,
+    quantise, remat,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,6 +32,8 @@ pub struct StepOptions {
     /// The narrower type in which the model computes; parameters, their gradients and their updates keep their own. See
     /// [`partita_ir::precision`].
     pub precision: Option<DType>,
+    /// The way in which operands of matmuls by weights are rounded to 8 bits, if they are. See [`partita_ir::quantise`].
+    pub f8: Option<F8>,
     /// Whether new parameters in bf16 are rounded up or down at random, so that small updates are not lost.
     pub stochastic_rounding: bool,
     /// The scale of the loss over time; without it the loss is not scaled.
@@ -47,24 +50,30 @@ impl StepOptions {
             decay_1d: false,
             output_gradients: false,
             precision: None,
+            f8: None,
             loss_scaling: None,
             stochastic_rounding: false,
         }
     }
 
-    /// The same options for a model that computes in this type, `bf16` or `f16`; f16 scales the loss. E004 for another name.
+    /// The same options for a model that computes in this type, `bf16` or `f16`, which scales the loss, or whose matmuls do in
+    /// a way of [`F8::NAMES`]. E004 for another name.
     pub fn in_precision(&self, name: &str) -> Result<StepOptions> {
+        if let Some(f8) = F8::from_name(name) {
+            return Ok(StepOptions { precision: None, loss_scaling: None, f8: Some(f8), ..self.clone() });
+        }
         let narrow = DType::from_name(name).filter(|dtype| matches!(dtype, DType::BF16 | DType::F16));
         let narrow = narrow.ok_or_else(|| {
             Diagnostic::new("E004", format!("the precision cannot be {name}"))
-                .expected("bf16 or f16")
+                .expected(format!("bf16, f16, {}", F8::NAMES.join(", ")))
                 .found(name)
         })?;
         let loss_scaling = (narrow == DType::F16).then(LossScaling::default);
-        Ok(StepOptions { precision: Some(narrow), loss_scaling, ..self.clone() })
+        Ok(StepOptions { precision: Some(narrow), loss_scaling, f8: None, ..self.clone() })
     }
 
-    /// The same options for a model that computes everything in the type of its parameters.
+    /// The same options for a model that computes everything in the type of its parameters, matmuls in 8 bits with numbers of
+    /// that type.
     pub fn in_full_precision(&self) -> StepOptions {
         StepOptions { precision: None, loss_scaling: None, ..self.clone() }
     }
@@ -85,12 +94,22 @@ impl StepOptions {
 
 /// The whole step: the forward graph in the precision of the options, [`scaled_gradient_graph`], then [`append_update`].
 pub fn train_step(forward: &Graph, options: &StepOptions) -> Result<Graph> {
+    let f8 = options.f8.map(|f8| Quantised { f8, keeps: &|_| false });
     let computed =
         options.precision.map(|compute| precision::mixed(forward, compute, &|_| false)).transpose()?;
     append_update(
-        &scaled_gradient_graph(computed.as_ref().unwrap_or(forward), &[], options.loss_scaling)?,
+        &scaled_gradient_graph(computed.as_ref().unwrap_or(forward), &[], options.loss_scaling, f8)?,
         options,
     )
+}
+
+/// Matmuls in 8 bits: how, and which nodes are left alone.
+#[derive(Clone, Copy)]
+pub struct Quantised<'a> {
+    /// The way.
+    pub f8: F8,
+    /// Whether a node keeps its operands.
+    pub keeps: &'a dyn Fn(&Node) -> bool,
 }
 
 /// The forward graph with the gradient of its output `loss` (a float scalar) with respect to every
@@ -104,12 +123,17 @@ pub fn gradient_graph(forward: &Graph) -> Result<Graph> {
 /// [`gradient_graph`] with the gradients of these inputs too: further outputs `grad.<input>`. E055
 /// if there is no float input of that name.
 pub fn gradient_graph_wrt(forward: &Graph, also: &[&str]) -> Result<Graph> {
-    scaled_gradient_graph(forward, also, None)
+    scaled_gradient_graph(forward, also, None, None)
 }
 
 /// [`gradient_graph_wrt`] whose gradients are those of the loss times the scale of this step; [`append_update`] divides by
-/// it.
-pub fn scaled_gradient_graph(forward: &Graph, also: &[&str], scaling: Option<LossScaling>) -> Result<Graph> {
+/// it. Matmuls are in 8 bits if they are said to be.
+pub fn scaled_gradient_graph(
+    forward: &Graph,
+    also: &[&str],
+    scaling: Option<LossScaling>,
+    f8: Option<Quantised>,
+) -> Result<Graph> {
     let loss = forward.output_named(LOSS).ok_or_else(|| {
         Diagnostic::new("E055", format!("`{}` has no loss to differentiate", forward.name))
             .expected("an output named `loss`")
@@ -173,6 +197,9 @@ pub fn scaled_gradient_graph(forward: &Graph, also: &[&str], scaling: Option<Los
     }
     let mut graph = outputs.finish(builder);
     graph.aliases = aliases;
+    if let Some(Quantised { f8, keeps }) = f8 {
+        graph = quantise::quantised(&graph, f8, Some(seed), keeps)?;
+    }
     precision::widen_sums(&remat::rematerialise(graph_edit::prune(graph))?)
 }
 

@@ -78,6 +78,8 @@ pub struct Train {
     pub memory_limit: MemoryLimit,
     /// The most bytes of activations that a rank keeps for the backward pass of a microbatch; others are computed again.
     pub activation_limit: Option<usize>,
+    /// Which gathers before matmuls and reduce-scatters behind them become permutes under them: `off`, `on` or `auto`.
+    pub collective_matmul: String,
     /// Operations that a verification may cost on the interpreter.
     pub verify_limit: f64,
     /// Which machine code the kernels use.
@@ -440,17 +442,9 @@ impl Train {
                     240,
                     "bytes of the text generated at the end; 0 for none",
                 )?,
-                memory_limit: match s.raw(
-                    "memory_limit",
-                    "limit",
-                    "\"80%\"",
-                    "memory that the process takes at most: a percentage, or bytes such as 8G",
-                ) {
-                    None => MemoryLimit::default(),
-                    Some(Value::String(text)) => MemoryLimit::parse(&text)?,
-                    Some(other) => MemoryLimit::parse(&other.to_string())?,
-                },
+                memory_limit: memory::memory_limit(s)?,
                 activation_limit: memory::activation_limit(s)?,
+                collective_matmul: precision::collective_matmul(s)?,
                 verify_limit: s.get(
                     "verify_limit",
                     VERIFY_LIMIT,

@@ -71,7 +71,12 @@ fn stage(stage: &partita_schedule::Stage) -> Stage<'_> {
 
 /// How programs are lowered that will run with these options.
 fn lower_options(options: &RunnerOptions) -> LowerOptions {
-    LowerOptions { guard: options.nan_guard, kept_bytes: options.kept_bytes, ..LowerOptions::default() }
+    LowerOptions {
+        guard: options.nan_guard,
+        kept_bytes: options.kept_bytes,
+        collective_matmul: options.collective_matmul.clone(),
+        ..LowerOptions::default()
+    }
 }
 
 /// A tensor as the runtime stores it.

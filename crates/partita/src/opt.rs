@@ -11,13 +11,13 @@ use partita_cost::Cluster;
 use partita_import::recognise_attention;
 use partita_ir::ops::Composite;
 use partita_ir::{
-    ClassGraph, Graph, Literal, Operation, Registry, Role, Target, TensorType, evaluate, evaluate_ranks,
-    graph_edit, precision, remat, text,
+    ClassGraph, F8, Graph, Literal, Operation, Registry, Role, Target, TensorType, evaluate, evaluate_ranks,
+    graph_edit, precision, quantise, remat, text,
 };
 use partita_mesh::Mesh;
 use partita_program::{
-    KindCount, LowerOptions, Lowering, PASSES, PassContext, ProgramSet, Reference, Region, RegionTarget,
-    View, counts, counts_of_graph, find_pass, fusion,
+    CollectiveMatmul, KindCount, LowerOptions, Lowering, PASSES, PassContext, ProgramSet, Reference, Region,
+    RegionTarget, View, counts, counts_of_graph, find_pass, fusion,
 };
 use partita_spmd::{Options, Partitioned, microbatch, partition, propagate, split_fused, virtual_ranks};
 use std::fmt::Write;
@@ -71,7 +71,7 @@ impl RegionTarget for PlainDevice {
 
 impl OptOptions {
     /// Takes an item such as `bucket_cap_bytes=64` as a choice of lowering; whether it is one. Besides the numbers and
-    /// flags of [`LowerOptions`] there are `device=plain`, see [`OptOptions::plain_device`], and `cluster=h100-8`, a ready
+    /// flags of [`LowerOptions`] there are `collective_matmul=on`, `device=plain`, see [`OptOptions::plain_device`], and `cluster=h100-8`, a ready
     /// cluster.
     ///
     /// # Errors
@@ -85,6 +85,9 @@ impl OptOptions {
         match name {
             "cluster" => self.cluster = Cluster::ready(value)?,
             "bucket_cap_bytes" => self.lower.bucket_cap_bytes = number.map_err(|_| unread("a number"))?,
+            "collective_matmul" => {
+                self.lower.collective_matmul = CollectiveMatmul::named(value, &self.cluster)?
+            }
             "kept_bytes" => self.lower.kept_bytes = Some(number.map_err(|_| unread("a number"))?),
             "logits_bytes" => self.lower.logits_bytes = number.map_err(|_| unread("a number"))?,
             "fused_ops" => self.lower.fused_ops = number.map_err(|_| unread("a number"))?,
@@ -131,6 +134,21 @@ const GRAPH_PASSES: &[GraphPass] = &[
         name: "precision-f16",
         about: "as precision-bf16, in f16",
         run: |graph, _, _| precision::mixed(graph, DType::F16, &|_| false),
+    },
+    GraphPass {
+        name: "mxfp8",
+        about: "round operands of matmuls by weights to 8 bits, in blocks of 32 along their contraction",
+        run: |graph, _, _| quantise::quantised(graph, F8::Mx, None, &|_| false),
+    },
+    GraphPass {
+        name: "f8-block",
+        about: "as mxfp8, in blocks of 128, of 128 x 128 for weights",
+        run: |graph, _, _| quantise::quantised(graph, F8::Block, None, &|_| false),
+    },
+    GraphPass {
+        name: "f8-delayed",
+        about: "as mxfp8, each tensor with a scale from the largest magnitudes of the steps before",
+        run: |graph, _, _| quantise::quantised(graph, F8::Delayed, None, &|_| false),
     },
     GraphPass {
         name: "widen-sums",

@@ -18,7 +18,7 @@ use partita_ir::port::LOSS;
 use partita_mesh::Mesh;
 use partita_nn::{Model, with_cotangents};
 use partita_pipeline::Order;
-use partita_program::{LowerOptions, ProgramSet, lower_stages};
+use partita_program::{CollectiveMatmul, LowerOptions, ProgramSet, lower_stages};
 use partita_runtime::checkpoint::Checkpoint;
 use partita_runtime::{Cpu, Processes, RunnerOptions};
 use partita_schedule::feed::Fed;
@@ -388,9 +388,19 @@ impl Session {
         better_mesh(&stage.partitioned, &mut on).map(|better| better.to_string())
     }
 
+    /// Which collectives around matmuls are permutes under them, on this cluster.
+    fn collective_matmul(&self) -> CollectiveMatmul {
+        let name = &self.config.train.collective_matmul;
+        CollectiveMatmul::named(name, &self.config.cluster).expect("the config checks it")
+    }
+
     /// How steps are lowered for listings and counts; a run adds the check of its loss.
     pub fn lower_options(&self) -> LowerOptions {
-        LowerOptions { kept_bytes: self.config.train.activation_limit, ..LowerOptions::default() }
+        LowerOptions {
+            kept_bytes: self.config.train.activation_limit,
+            collective_matmul: self.collective_matmul(),
+            ..LowerOptions::default()
+        }
     }
 
     /// The programs of all ranks.
@@ -408,6 +418,7 @@ impl Session {
             cpu: self.cpu.clone(),
             memory: self.config.train.memory_limit,
             kept_bytes: self.config.train.activation_limit,
+            collective_matmul: self.collective_matmul(),
             workers,
             deterministic,
             record,

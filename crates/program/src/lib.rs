@@ -36,6 +36,7 @@ pub use partita_base::CollectiveId;
 pub use passes::fuse::{Apart, Fusion, Why};
 pub use passes::head::{HeadCut, Whole};
 pub use passes::keep::Kept;
+pub use passes::overlap::CollectiveMatmul;
 pub use passes::timing::{StageTasks, tasks_of_stages};
 pub use passes::{Lowering, PASSES, Pass, PassContext, find_pass};
 pub use program::{
@@ -88,6 +89,8 @@ pub struct LowerOptions {
     /// The most bytes of forward values that a rank keeps for the backward pass of a microbatch; what is left out is
     /// computed again.
     pub kept_bytes: Option<usize>,
+    /// Which collectives around matmuls are permutes under them.
+    pub collective_matmul: CollectiveMatmul,
 }
 
 impl LowerOptions {
@@ -109,6 +112,7 @@ impl Default for LowerOptions {
             guard: true,
             split_backward: false,
             kept_bytes: None,
+            collective_matmul: CollectiveMatmul::Off,
         }
     }
 }

@@ -26,7 +26,7 @@ use std::time::Duration;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_comm::{Processes, World};
 use partita_ir::TensorType;
-use partita_program::{Action, BufferId, Event, Port, Program, ProgramSet};
+use partita_program::{Action, BufferId, CollectiveMatmul, Event, Port, Program, ProgramSet};
 
 use crate::collectives::collective_specs;
 use crate::cpu::{Cpu, SlowOp};
@@ -56,6 +56,8 @@ pub struct RunnerOptions {
     pub nan_guard: bool,
     /// See [`partita_program::LowerOptions::kept_bytes`].
     pub kept_bytes: Option<usize>,
+    /// See [`partita_program::LowerOptions::collective_matmul`].
+    pub collective_matmul: CollectiveMatmul,
     /// Watchdog: how long all ranks of this process may make no progress before the run fails as stuck.
     pub watchdog: Duration,
     /// The memory limit of the process: the arenas of all ranks are checked against it before they
@@ -76,6 +78,7 @@ impl Default for RunnerOptions {
             deterministic: false,
             nan_guard: true,
             kept_bytes: None,
+            collective_matmul: CollectiveMatmul::Off,
             watchdog: Duration::from_secs(120),
             memory: MemoryLimit::default(),
             record: false,

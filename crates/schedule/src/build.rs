@@ -19,9 +19,11 @@ use partita_cost::Cluster;
 use partita_ir::composites::DROPOUT;
 use partita_ir::ops::Composite;
 use partita_ir::port::LOSS;
-use partita_ir::{Attribute, Graph, InputKind, Pieces, Role, TensorType, Value, graph_edit};
+use partita_ir::{
+    Attribute, F8, Graph, InputKind, Node, Pieces, Role, TensorType, Value, graph_edit, quantise,
+};
 use partita_mesh::{AxisList, Mesh, Sharding, Slice};
-use partita_nn::{LossScaling, Model, StepOptions, append_update, scaled_gradient_graph};
+use partita_nn::{LossScaling, Model, Quantised, StepOptions, append_update, scaled_gradient_graph};
 use partita_pipeline::{Cut, Edge, Order, StageGraph, Timetable};
 use partita_spmd::{
     Layouts, Options, Partitioned, is_computed, microbatch, partition, propagate, specialise, split_fused,
@@ -178,13 +180,21 @@ impl BuildOptions {
 }
 
 /// The step as the model defines it: one device, one batch, no plan but for the precision of its lines. Verification
-/// compares with this step. A model that is a whole step already is not differentiated and gets no optimizer.
-pub fn reference_step(structured: &Structured, options: &StepOptions) -> Result<Graph> {
+/// compares with this step. A model that is a whole step already is not differentiated and gets no optimizer. In 8 bits,
+/// where blocks depend on the extents of a matmul, fused projections are split here too: also returns their parts.
+pub fn reference_step(structured: &Structured, options: &StepOptions) -> Result<(Graph, Vec<Pieces>)> {
     let forward = structured.in_precision(structured.model.forward.clone(), options)?;
     if structured.model.is_step() {
-        return Ok(forward);
+        return Ok((forward, Vec::new()));
     }
-    append_update(&scaled_gradient_graph(&forward, &[], options.loss_scaling)?, options)
+    let (forward, pieces) = match options.f8.is_some() && options.optimizer.is_elementwise() {
+        true => split_fused(&forward)?,
+        false => (forward, Vec::new()),
+    };
+    let keeps = |node: &Node| structured.keeps_type(node);
+    let f8 = options.f8.map(|f8| Quantised { f8, keeps: &keeps });
+    let gradients = scaled_gradient_graph(&forward, &[], options.loss_scaling, f8)?;
+    Ok((append_update(&gradients, options)?, pieces))
 }
 
 /// The training step of a model, planned for `mesh`.
@@ -236,7 +246,8 @@ pub fn build_gradients(
 ) -> Result<Built> {
     let structured = restructure(plan, model, tools)?;
     let pipeline = structured.pipeline(mesh, options)?;
-    let (graph, pieces, mut spoken_of) = gradients_of(&structured, &pipeline, options, None)?;
+    let f8 = options.step.f8.map(F8::without_states);
+    let (graph, pieces, mut spoken_of) = gradients_of(&structured, &pipeline, options, None, f8)?;
     let is_cotangent =
         |value: &Value| matches!(InputKind::of(&value.name, &value.role, false), InputKind::Cotangent(_));
     if structured
@@ -365,7 +376,7 @@ pub(crate) fn unplaced_step(
         });
     }
     let (gradients, pieces, spoken_of) =
-        gradients_of(structured, &pipeline, options, options.step.loss_scaling)?;
+        gradients_of(structured, &pipeline, options, options.step.loss_scaling, options.step.f8)?;
     runner.at_stage("differentiating the model")?;
     let step = append_update(&gradients, &options.step)?;
     let graph = open_without_kernels(&step, runner)?;
@@ -392,6 +403,7 @@ fn gradients_of(
     pipeline: &Pipeline,
     options: &BuildOptions,
     scaling: Option<LossScaling>,
+    f8: Option<F8>,
 ) -> Result<(Graph, Vec<Pieces>, Vec<String>)> {
     let (mut forward, pieces) = parts_of(structured, &structured.model.forward, options)?;
     pipeline.mark(&mut forward)?;
@@ -399,7 +411,9 @@ fn gradients_of(
     if options.input_gradient {
         inputs.push(first_real_input(&forward)?);
     }
-    let gradients = scaled_gradient_graph(&forward, &inputs, scaling)?;
+    let keeps = |node: &Node| structured.keeps_type(node);
+    let f8 = f8.map(|f8| Quantised { f8, keeps: &keeps });
+    let gradients = scaled_gradient_graph(&forward, &inputs, scaling, f8)?;
     let gradients = match options.microbatches {
         1 => gradients,
         pieces => microbatch(&gradients, pieces)?,
@@ -418,6 +432,10 @@ pub(crate) fn unplaced_forward(
     // Without a backward pass there is nothing to recompute.
     forward.nodes.iter_mut().for_each(|node| node.remat = None);
     let (mut forward, pieces) = parts_of(structured, &forward, options)?;
+    if let Some(f8) = options.step.f8 {
+        forward =
+            quantise::quantised(&forward, f8.without_states(), None, &|node| structured.keeps_type(node))?;
+    }
     let pipeline = structured.pipeline(mesh, options)?;
     pipeline.mark(&mut forward)?;
     let graph = open_without_kernels(&forward, runner)?;

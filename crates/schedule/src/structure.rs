@@ -95,7 +95,9 @@ impl Structured {
     /// A form of the forward graph in the precision of the options: modules for which a line requests an element type keep
     /// that. E267 for a step that arrived differentiated, and the errors of [`precision::mixed`].
     pub fn in_precision(&self, forward: Graph, options: &StepOptions) -> Result<Graph> {
-        let Some(compute) = options.precision else { return Ok(forward) };
+        if options.precision.is_none() && options.f8.is_none() {
+            return Ok(forward);
+        }
         if self.model.is_step() {
             return Err(Diagnostic::new(
                 "E267",
@@ -106,12 +108,16 @@ impl Structured {
             .found(format!("`{}`, a whole step", forward.name))
             .help("leave `train.precision` out, and convert in the program that the step comes from"));
         }
-        let requested = |node: &Node| {
-            let inside =
-                |modules: &BTreeSet<String>| modules.iter().any(|module| is_inside(&node.path, module));
-            self.computed.iter().any(|(_, modules, _)| inside(modules))
-        };
-        precision::mixed(&forward, compute, &requested)
+        match options.precision {
+            Some(compute) => precision::mixed(&forward, compute, &|node| self.keeps_type(node)),
+            None => Ok(forward),
+        }
+    }
+
+    /// Whether a line requests the element type in which a node computes.
+    pub(crate) fn keeps_type(&self, node: &Node) -> bool {
+        let inside = |modules: &BTreeSet<String>| modules.iter().any(|module| is_inside(&node.path, module));
+        self.computed.iter().any(|(_, modules, _)| inside(modules))
     }
 
     /// Applies one line; an error changes nothing. A layout line does nothing here.

@@ -6,7 +6,7 @@
 
 pub mod bounds;
 
-pub use bounds::{Update, tolerance, visible_rate};
+pub use bounds::{Update, tolerance, tolerance_of, visible_rate};
 
 use bounds::{Bound, Bounds};
 
@@ -237,35 +237,35 @@ impl Verification<'_> {
     /// applies to the original step too.
     pub fn run(&self, plan: &Plan, mesh: &Mesh) -> Result<Verified> {
         let plain = reference_model(plan, self.model, &self.tools)?;
-        let reference = reference_step(&plain, &self.options.step)?;
+        let (reference, pieces) = reference_step(&plain, &self.options.step)?;
         let built = build(self.model, plan, mesh, self.options, &self.tools)?;
         let of_params = self.model.params.values().map(|p| p.ty.dtype).next();
         let dtype = coarsest(&reference).or(of_params).unwrap_or(DType::F64);
+        let tolerance = tolerance_of(dtype, self.options.step.f8);
 
-        let mut tensors: Fed = zero_states(&reference);
+        let mut tensors: Fed = zero_states(&built.step);
+        tensors.extend(zero_states(&reference));
         tensors.extend(self.model.trial(self.seed));
         tensors.extend(random_feed(self.model, self.seed, 0.3));
         let learning_rate = self.learning_rate.max(visible_rate(of_params.unwrap_or(dtype)));
         tensors.extend(scalars(&reference, self.seed, 1, learning_rate));
-        let by_name = |graph: &Graph, outputs: Vec<Literal>| -> Fed {
-            graph.output_names.iter().cloned().zip(outputs).collect()
-        };
-        let inputs = inputs_of(&reference, &[], &tensors)?;
+        let inputs = inputs_of(&reference, &pieces, &tensors)?;
         let full = self.options.step.in_full_precision();
         let precise = self.precise.map(|model| reference_step(&Structured::new(model), &full)).transpose()?;
+        let precise = precise.map(|(step, _)| step);
         let alone: Vec<&Graph> = [Some(&reference), precise.as_ref()].into_iter().flatten().collect();
         let interpreted = self.tools.runner.interprets().then_some(&built);
         self.watcher.begins(Task::Compare, &Work::of(mesh.rank_count(), &alone, interpreted))?;
         let watch = |operations: f64| self.watcher.advances(operations);
         let evaluate = |graph: &Graph, inputs: Vec<Literal>| -> Result<Fed> {
             let mut outputs = interpret::evaluate_ranks_lean(&[graph], &[inputs], Some(&watch))?;
-            Ok(by_name(graph, outputs.remove(0)))
+            Ok(outputs_by_name(graph, &pieces, outputs.remove(0)))
         };
         let expected = evaluate(&reference, inputs)?;
         let precise = match &precise {
             None => None,
             Some(step) => {
-                let inputs: Vec<Literal> = inputs_of(step, &[], &tensors)?
+                let inputs: Vec<Literal> = inputs_of(step, &pieces, &tensors)?
                     .into_iter()
                     .zip(&step.inputs)
                     .map(|(value, &input)| Literal::from_f64(step.ty(input), value.to_f64().into_iter()))
@@ -278,7 +278,6 @@ impl Verification<'_> {
             Ok(outputs) => outputs,
             // Ranks disagree where they must agree: the trace below finds where.
             Err(error) if error.code == "E230" => {
-                let tolerance = tolerance(dtype);
                 let first = self.first_diverging(&built, &inputs, tolerance)?;
                 let report = Report { ok: false, tensors: Vec::new(), tolerance, first_diverging: first };
                 return Ok(Verified { report, notes: built.notes });
@@ -290,7 +289,7 @@ impl Verification<'_> {
         let update = (!self.model.is_step()).then_some(update);
         let mut notes = built.notes.clone();
         notes.extend(not_finite(&expected));
-        let mut report = compare(&expected, &actual, precise.as_ref(), update, dtype);
+        let mut report = compare_within(&expected, &actual, precise.as_ref(), update, tolerance);
         if !report.ok {
             report.first_diverging = self.first_diverging(&built, &inputs, report.tolerance)?;
         }
@@ -338,7 +337,18 @@ pub fn compare(
     update: Option<Update>,
     dtype: DType,
 ) -> Report {
-    let bounds = Bounds::new(reference, precise, update, tolerance(dtype));
+    compare_within(reference, planned, precise, update, tolerance(dtype))
+}
+
+/// [`compare`] with this tolerance.
+pub fn compare_within(
+    reference: &Fed,
+    planned: &Fed,
+    precise: Option<&Fed>,
+    update: Option<Update>,
+    tolerance: f64,
+) -> Report {
+    let bounds = Bounds::new(reference, precise, update, tolerance);
     let compared = |(name, expected): (&String, &Literal)| match planned.get(name) {
         Some(actual) => compare_tensor(name, expected, actual, &bounds.of(name, expected)),
         None => TensorError {

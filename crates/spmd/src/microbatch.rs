@@ -15,7 +15,7 @@ use partita_ir::graph_edit::open_composites;
 use partita_ir::{FactorId, FactorKind, Graph, Node, NodeId, Operation, Role, Rule, TensorType, ValueId};
 use partita_mesh::Combiner;
 
-/// Splits the batch, dimension 0 of every [`Role::Input`] of rank 1 or more, into `count`
+/// Splits the batch, dimension 0 of every [`Role::Input`] of rank 1 or more that is no state, into `count`
 /// microbatches.
 ///
 /// The graph has no optimizer yet: forward and backward, with outputs such as the loss and the
@@ -29,8 +29,12 @@ use partita_mesh::Combiner;
 /// E220 if an op needs the full batch (the message names the op, its module and the reason), E225
 /// if there are more microbatches than samples, E226 if inputs have different batch sizes.
 pub fn microbatch(graph: &Graph, count: usize) -> Result<Graph> {
-    let is_batched = |v: &ValueId| graph.value(*v).role == Role::Input && graph.ty(*v).rank() > 0;
-    let batched: Vec<ValueId> = graph.inputs.iter().copied().filter(is_batched).collect();
+    // What an output replaces is a state.
+    let is_state = |position: usize| graph.aliases.iter().any(|&(input, _)| input == position);
+    let is_batched = |&(position, v): &(usize, &ValueId)| {
+        graph.value(*v).role == Role::Input && graph.ty(*v).rank() > 0 && !is_state(position)
+    };
+    let batched: Vec<ValueId> = graph.inputs.iter().enumerate().filter(is_batched).map(|(_, &v)| v).collect();
     microbatch_inputs(graph, count, &batched)
 }
 

@@ -14,6 +14,9 @@ mod layer_norm;
 mod log_softmax;
 mod mse;
 mod normal;
+mod quantise;
+#[cfg(test)]
+mod quantise_tests;
 mod random_bits;
 mod rms_norm;
 mod rotary;
@@ -36,6 +39,7 @@ pub use layer_norm::LAYER_NORM;
 pub use log_softmax::LOG_SOFTMAX;
 pub use mse::MSE;
 pub use normal::NORMAL;
+pub use quantise::{Narrow, QUANTISE};
 pub use random_bits::RANDOM_BITS;
 pub use rms_norm::RMS_NORM;
 pub use rotary::ROTARY;
@@ -71,6 +75,7 @@ pub static ALL: &[&Template] = &[
     &RANDOM_BITS,
     &UNIFORM,
     &NORMAL,
+    &QUANTISE,
 ];
 
 impl Default for Registry {

@@ -15,7 +15,9 @@ fn cases() -> Vec<(&'static Template, Attributes, Vec<Literal>)> {
 
 #[test]
 fn gradients_that_are_written_out_are_those_of_the_decomposition() {
-    for template in ALL.iter().filter(|template| template.gradient.is_some()) {
+    // Rounding passes gradients on as they are, whatever the derivative of its steps.
+    let is_written = |template: &&&Template| template.gradient.is_some() && template.name != QUANTISE.name;
+    for template in ALL.iter().filter(is_written) {
         assert!(cases().iter().any(|(case, ..)| case.name == template.name), "{} has no case", template.name);
     }
     for (template, attributes, operands) in cases() {

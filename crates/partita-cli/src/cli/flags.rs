@@ -37,7 +37,7 @@ pub struct ConfigFlags {
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<String>,
     /// Compute the model in this type, bf16 or f16, with parameters, their gradients and updates in that of --dtype; f16
-    /// scales the loss.
+    /// scales the loss. Or compute matmuls as in 8 bits: mxfp8, f8-block, f8-delayed.
     #[arg(long, value_name = "TYPE")]
     pub precision: Option<String>,
     /// What to train on: a file or folder of text, or a file of tensors by input name (.npz, .npy, .safetensors). By default

@@ -1,8 +1,21 @@
-//! Mixed precision: the keys of `[train]` that choose it.
+//! Mixed precision and collectives under matmuls: the keys of `[train]` that choose them.
 
 use crate::keys::Section;
 use partita_base::{DType, Diagnostic, Result};
+use partita_cost::Cluster;
 use partita_nn::{LossScaling, StepOptions};
+use partita_program::CollectiveMatmul;
+
+/// Reads which collectives around matmuls become permutes under them. E004 for another choice.
+pub(super) fn collective_matmul(s: &mut Section) -> Result<String> {
+    let name: String = s.get(
+        "collective_matmul",
+        CollectiveMatmul::NAMES[0].to_string(),
+        "gathers before matmuls and reduce-scatters behind them as permutes under them: off, on, or auto, where faster",
+    )?;
+    let checked = CollectiveMatmul::named(&name, &Cluster::default());
+    checked.map(|_| name).map_err(|error| error.at("train.collective_matmul"))
+}
 
 /// What the keys say.
 pub(super) struct Mixed {
@@ -21,7 +34,8 @@ impl Mixed {
             precision: s.find(
                 "precision",
                 "that of dtype",
-                "type in which the model computes beside parameters of dtype: bf16, or f16 with a scaled loss",
+                "in what the model computes beside parameters of dtype: bf16, f16 with a scaled loss, or matmuls in mxfp8, \
+                 f8-block, f8-delayed",
             )?,
             scale: s.find(
                 "loss_scale",
@@ -48,10 +62,17 @@ impl Mixed {
             };
         };
         let mut options = options.in_precision(&name).map_err(|error| error.at("train.precision"))?;
-        if options.precision.is_some_and(|narrow| dtype.size_bytes() <= narrow.size_bytes()) {
+        // Matmuls in 8 bits are computed with numbers of f32 or f64.
+        let least = options.precision.map_or(DType::BF16, |narrow| narrow).size_bytes();
+        if dtype.size_bytes() <= least {
             return Err(refused("precision", "parameters have no more bits than the precision")
                 .expected("`train.dtype` f32 or f64")
                 .found(dtype.name()));
+        }
+        if let (Some(_), Some(f8)) = (self.scale, options.f8) {
+            return Err(refused("loss_scale", "matmuls in 8 bits have scales of their own")
+                .expected("`train.precision` bf16 or f16")
+                .found(f8.name()));
         }
         if let Some(initial) = self.scale {
             options.loss_scaling = Some(LossScaling { initial, ..LossScaling::default() });

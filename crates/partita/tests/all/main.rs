@@ -1,11 +1,13 @@
 //! The library: layouts, counts, memory and numbers of planned steps, and the API of sessions.
 
 mod classes;
+mod collective_matmul;
 mod counts;
 mod custom_models;
 mod equality;
 mod examples;
 mod experts;
+mod f8;
 mod files;
 mod fuzz;
 mod head;

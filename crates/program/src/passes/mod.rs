@@ -15,6 +15,7 @@ pub(crate) mod keep;
 pub(crate) mod memory;
 mod occupied;
 pub(crate) mod order;
+pub(crate) mod overlap;
 pub(crate) mod pause;
 pub(crate) mod repeat;
 pub(crate) mod scratch;
@@ -102,6 +103,16 @@ pub const PASSES: &[Pass] = &[
         about: "split large logits, their loss and their gradients into chunks of rows",
         run: |lowering, context| {
             lowering.rewritten(|graphs| head::cut_heads(graphs, context.options, context.target))
+        },
+    },
+    Pass {
+        name: "collective-matmul",
+        about: "turn gathers before matmuls and reduce-scatters behind them into permutes under them",
+        run: |mut lowering, context| {
+            let graphs = std::mem::take(&mut lowering.graphs);
+            lowering.graphs =
+                overlap::overlap(graphs, &lowering.classes, &context.options.collective_matmul)?;
+            Ok(lowering)
         },
     },
     Pass {

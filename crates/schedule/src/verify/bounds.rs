@@ -48,7 +48,7 @@
 use crate::feed::Fed;
 use partita_base::DType;
 use partita_ir::port::{GRADIENT_NORM, gradient_name, state_name, state_of};
-use partita_ir::{Literal, OutputKind};
+use partita_ir::{F8, Literal, OutputKind};
 use partita_nn::{StepOptions, accumulation_dtype};
 
 /// Below this magnitude a tensor counts as zero: a relative difference is then relative to it.
@@ -77,6 +77,16 @@ pub fn tolerance(dtype: DType) -> f64 {
         DType::F64 => 1e-9,
         DType::F32 => 1e-4,
         narrow => NARROW_UNITS * unit(narrow),
+    }
+}
+
+/// The tolerance of a step whose matmuls are in 8 bits. An element of an operand is rounded to another number of 8 bits where
+/// two orders of a sum fall on two sides of the middle between them. That moves one term of a product by a unit of the
+/// format, and a quarter of a unit is permitted for the whole. In f64 the sums are so near that this does not occur.
+pub fn tolerance_of(dtype: DType, f8: Option<F8>) -> f64 {
+    match f8 {
+        Some(f8) if dtype != DType::F64 => tolerance(dtype).max(f8.unit() / 4.0),
+        _ => tolerance(dtype),
     }
 }
 

@@ -499,6 +499,21 @@ fn composites(t: &mut Table) {
         let target = t.x(&shape);
         t.composite(&MSE, &[], vec![x, target], 2);
     }
+    for (shape, blocks) in
+        [(vec![2 * n, 6], vec![1, 3]), (vec![6, 4 * n], vec![2, 4]), (vec![n, 5], vec![32, 2])]
+    {
+        let x = t.x(&shape);
+        for power in [false, true] {
+            let attributes = [
+                ("format", Attribute::Text("e4m3".to_string())),
+                ("blocks", Attribute::Ints(blocks.clone())),
+                ("power", Attribute::Bool(power)),
+            ];
+            t.composite(&QUANTISE, &attributes, vec![x.clone()], 1);
+        }
+        let scale = t.scalar(3.0);
+        t.composite(&QUANTISE, &[("format", Attribute::Text("e5m2".to_string()))], vec![x, scale], 1);
+    }
     let dims =
         [("lhs_batch", 0..0), ("rhs_batch", 0..0), ("lhs_contracting", 1..2), ("rhs_contracting", 0..1)];
     let dims = dims.map(|(name, dims)| (name, Attribute::Ints(dims.collect())));

@@ -1,0 +1,94 @@
+//! Gathers before matmuls, and reduce-scatters behind them, as permutes under the parts of the product: exact on every mesh, as
+//! many bytes as the collectives, and faster where the cost model says so.
+
+use crate::session;
+use partita_cost::Cluster;
+use partita_program::{CollectiveKind, Counts, counts};
+use partita_schedule::verify::Unwatched;
+use partita_simulate::simulate;
+
+const SMALL: &[&str] = &[
+    "model.dim=24",
+    "model.heads=12",
+    "model.layers=1",
+    "model.sequence=12",
+    "model.vocab=48",
+    "train.batch=4",
+    "train.dtype=f64",
+    "plan.sequence_parallel=true",
+];
+
+#[test]
+fn rings_are_exact_on_every_mesh() {
+    for (name, mesh, more) in [
+        ("gpt", "tp=2", &[][..]),
+        ("gpt", "tp=3", &[]),
+        ("gpt", "tp=4", &[]),
+        ("llama", "dp=2,tp=2", &["model.kv_heads=12"]),
+        ("gpt", "fsdp=2,tp=2", &[]),
+        ("gpt", "fsdp=3", &[]),
+        ("gpt", "pp=2,tp=2", &["model.layers=2", "train.microbatches=2"]),
+    ] {
+        let own = [format!("mesh.shape={mesh}"), "train.collective_matmul=on".to_string()];
+        let items: Vec<&str> =
+            SMALL.iter().chain(more).copied().chain(own.iter().map(String::as_str)).collect();
+        let session = session(name, &items);
+        let verified = session.verify(4, &session.step_runner(), &Unwatched);
+        let report = verified.unwrap_or_else(|error| panic!("{name} {mesh}: {error}")).report;
+        assert!(report.ok, "{name} {mesh}: {:?} {:?}", report.worst(), report.first_diverging);
+        assert_eq!(report.tolerance, 1e-9);
+    }
+}
+
+/// Collectives of a rank in the forward pass: number of tensors and bytes, of each kind.
+fn forward(counts: &Counts) -> [(usize, usize); 3] {
+    let kinds = [CollectiveKind::AllGather, CollectiveKind::ReduceScatter, CollectiveKind::CollectivePermute];
+    kinds.map(|kind| (counts.forward.of(kind).logical, counts.forward.of(kind).bytes))
+}
+
+/// Two gathers before the matmuls of a layer and two reduce-scatters behind them, of `rows x dim` in f64 each.
+#[test]
+fn a_ring_moves_one_shard_in_each_of_its_permutes() {
+    for ranks in [2, 3, 4] {
+        let seen = |choice: &str| {
+            let own = [format!("mesh.shape=tp={ranks}"), format!("train.collective_matmul={choice}")];
+            let items: Vec<&str> = SMALL.iter().copied().chain(own.iter().map(String::as_str)).collect();
+            let session = session("gpt", &items);
+            forward(&counts(&session.lower(&session.build().unwrap()).unwrap(), 0))
+        };
+        let ([gathers, scatters, permutes], [left, also_left, rings]) = (seen("off"), seen("on"));
+        let replaced = gathers.0 - left.0 + scatters.0 - also_left.0;
+        let whole = gathers.1 - left.1 + scatters.1 - also_left.1;
+        assert!(gathers.0 - left.0 >= 2 && scatters.0 - also_left.0 >= 2, "{ranks}: {gathers:?} {left:?}");
+        assert_eq!(rings.0 - permutes.0, replaced * (ranks - 1), "{ranks}");
+        assert_eq!(rings.1 - permutes.1, whole / ranks * (ranks - 1), "{ranks}");
+        assert_eq!(seen("auto"), [gathers, scatters, permutes], "{ranks} ranks on cores gain nothing");
+    }
+}
+
+/// On devices whose links are slow beside their arithmetic a step of large matmuls gains, and `auto` finds it.
+#[test]
+fn the_cost_model_finds_where_rings_pay() {
+    let step_s = |choice: &str, dim: usize| {
+        let own = [
+            format!("model.dim={dim}"),
+            format!("train.collective_matmul={choice}"),
+            "model.heads=16".to_string(),
+            "model.layers=1".to_string(),
+            "model.sequence=1024".to_string(),
+            "model.vocab=512".to_string(),
+            "train.batch=8".to_string(),
+            "mesh.shape=tp=4".to_string(),
+            "plan.sequence_parallel=true".to_string(),
+            "cluster.name=a100-8".to_string(),
+        ];
+        let session = session("gpt", &own.iter().map(String::as_str).collect::<Vec<_>>());
+        let set = session.lower(&session.build().unwrap()).unwrap();
+        let permutes = counts(&set, 0).forward.of(CollectiveKind::CollectivePermute).logical;
+        (simulate(&set, &Cluster::ready("a100-8").unwrap()).unwrap().step_s, permutes)
+    };
+    let (off, auto) = (step_s("off", 4096), step_s("auto", 4096));
+    assert!(off.1 == 0 && auto.1 > 0 && auto.0 < off.0, "{off:?} {auto:?}");
+    let (off, auto) = (step_s("off", 64), step_s("auto", 64));
+    assert!(auto.0 <= off.0, "{off:?} {auto:?}");
+}
