@@ -20,6 +20,7 @@
 mod copy;
 mod endpoint;
 mod fold;
+mod host;
 mod mapped_file;
 mod meeting;
 #[cfg(test)]
@@ -39,6 +40,7 @@ mod transport;
 mod world;
 
 pub use endpoint::{Endpoint, run_ranks};
+pub use host::HostMemory;
 pub use messages::{Handle, MessageProcesses, Messages};
 pub use notify::Notify;
 pub use partita_base::{CollectiveId, Combiner};

@@ -38,7 +38,11 @@ impl Cluster {
                 .expected(expected)
                 .found(value.to_string())
         };
-        let rates = [("flops_per_s", device.flops_per_s), ("memory_bytes_per_s", device.memory_bytes_per_s)];
+        let rates = [
+            ("flops_per_s", device.flops_per_s),
+            ("memory_bytes_per_s", device.memory_bytes_per_s),
+            ("host_bytes_per_s", device.host_bytes_per_s),
+        ];
         let by_type = device.flops_per_s_by_type.values().map(|&rate| ("flops_per_s_by_type", rate));
         let of_links = self.levels.iter().map(|level| ("bytes_per_s", level.link.bytes_per_s));
         for (key, rate) in rates.into_iter().chain(by_type).chain(of_links) {

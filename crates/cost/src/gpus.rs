@@ -10,12 +10,15 @@
 //! - H100 96 GB: the HBM2e parts of Grand Teton with 500 W, as torchtitan's benchmark of December 2024 describes them.
 //! - Best matmuls: S. Bekman, "Machine Learning Engineering", accelerator benchmarks (MAMF, torch 2.6): 271.2 of 312
 //!   TFLOP/s on A100, 794.5 of 989 on H100, 1745 of 2250 on B200, 1822 of 2500 on GB200.
+//! - Host memory and its link: DGX-1V 512 GB and PCIe 3.0 x16 (16 GB/s one way); DGX A100 1 TB or 2 TB and PCIe 4.0 x16
+//!   (32 GB/s); DGX H100, H200 and B200 2 TB and PCIe 5.0 x16 (64 GB/s), divided by 8; GB200: 480 GB of Grace for two
+//!   devices over NVLink-C2C (900 GB/s, sum of both directions); TPU v4: 407 GB of a host for four, PCIe 3.0 x16.
 //! - TPU v4: Google Cloud, "TPU v4": 275 TFLOP/s, 32 GiB, 1200 GB/s; six links of 45 GB/s in a torus.
 
 use crate::cluster::{Cluster, Level};
 use crate::curve::Curve;
 use crate::links::{Algorithm, Link};
-use crate::ready::{NETWORK_LATENCY_S, NVLINK_LATENCY_S};
+use crate::ready::{HOST_REACHED, NETWORK_LATENCY_S, NVLINK_LATENCY_S};
 use crate::roofline::Device;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use std::collections::BTreeMap;
@@ -45,6 +48,10 @@ pub struct Gpu {
     pub domain: usize,
     /// Network of one device, one way, in bytes per second.
     pub far_bytes_per_s: f64,
+    /// Host memory of one device in GiB: that of a node divided by its devices.
+    pub host_gib: u64,
+    /// Link to that memory, one way, in bytes per second.
+    pub host_bytes_per_s: f64,
 }
 
 /// Seconds that a kernel takes beyond its arithmetic or its memory traffic: launch, first and last wave.
@@ -66,6 +73,8 @@ pub const GPUS: &[Gpu] = &[
         near_bytes_per_s: 150e9,
         domain: 8,
         far_bytes_per_s: 6.25e9,
+        host_gib: 64,
+        host_bytes_per_s: 16e9,
     },
     Gpu {
         names: &["v100-32g", "V100-SXM2-32GB", "V100-SXM3-32GB"],
@@ -79,6 +88,8 @@ pub const GPUS: &[Gpu] = &[
         near_bytes_per_s: 150e9,
         domain: 8,
         far_bytes_per_s: 6.25e9,
+        host_gib: 64,
+        host_bytes_per_s: 16e9,
     },
     Gpu {
         names: &["a100-40g", "A100-SXM-40GB"],
@@ -92,6 +103,8 @@ pub const GPUS: &[Gpu] = &[
         near_bytes_per_s: 300e9,
         domain: 8,
         far_bytes_per_s: 25e9,
+        host_gib: 128,
+        host_bytes_per_s: 32e9,
     },
     Gpu {
         names: &["a100-80g", "A100-SXM-80GB"],
@@ -105,6 +118,8 @@ pub const GPUS: &[Gpu] = &[
         near_bytes_per_s: 300e9,
         domain: 8,
         far_bytes_per_s: 25e9,
+        host_gib: 256,
+        host_bytes_per_s: 32e9,
     },
     Gpu {
         names: &["a800-80g", "A800-SXM-80GB"],
@@ -118,6 +133,8 @@ pub const GPUS: &[Gpu] = &[
         near_bytes_per_s: 200e9,
         domain: 8,
         far_bytes_per_s: 25e9,
+        host_gib: 256,
+        host_bytes_per_s: 32e9,
     },
     Gpu {
         names: &["h100-80g", "H100-SXM-80GB"],
@@ -131,6 +148,8 @@ pub const GPUS: &[Gpu] = &[
         near_bytes_per_s: 450e9,
         domain: 8,
         far_bytes_per_s: 50e9,
+        host_gib: 256,
+        host_bytes_per_s: 64e9,
     },
     Gpu {
         names: &["h100-96g", "H100-SXM-96GB-HBM2e-500W"],
@@ -144,6 +163,8 @@ pub const GPUS: &[Gpu] = &[
         near_bytes_per_s: 450e9,
         domain: 8,
         far_bytes_per_s: 50e9,
+        host_gib: 256,
+        host_bytes_per_s: 64e9,
     },
     Gpu {
         names: &["h200-141g", "H200-SXM-141GB", "H200-SXM"],
@@ -157,6 +178,8 @@ pub const GPUS: &[Gpu] = &[
         near_bytes_per_s: 450e9,
         domain: 8,
         far_bytes_per_s: 50e9,
+        host_gib: 256,
+        host_bytes_per_s: 64e9,
     },
     Gpu {
         names: &["b200-180g", "B200-SXM-180GB", "B200-SXM"],
@@ -170,6 +193,8 @@ pub const GPUS: &[Gpu] = &[
         near_bytes_per_s: 900e9,
         domain: 8,
         far_bytes_per_s: 50e9,
+        host_gib: 256,
+        host_bytes_per_s: 64e9,
     },
     Gpu {
         names: &["gb200-186g", "GB200-NVL72-186GB", "GB200"],
@@ -183,6 +208,8 @@ pub const GPUS: &[Gpu] = &[
         near_bytes_per_s: 900e9,
         domain: 72,
         far_bytes_per_s: 50e9,
+        host_gib: 240,
+        host_bytes_per_s: 450e9,
     },
     Gpu {
         names: &["tpu-v4", "TPU-v4-32GB", "TPU-v4"],
@@ -196,6 +223,8 @@ pub const GPUS: &[Gpu] = &[
         near_bytes_per_s: 270e9,
         domain: 4096,
         far_bytes_per_s: 6.25e9,
+        host_gib: 100,
+        host_bytes_per_s: 16e9,
     },
 ];
 
@@ -222,6 +251,8 @@ impl Gpu {
             flops_per_s_by_type: BTreeMap::from([(DType::BF16, half), (DType::F16, half)]),
             memory_bytes: self.memory_gib << 30,
             memory_bytes_per_s: self.memory_bytes_per_s,
+            host_bytes: self.host_gib << 30,
+            host_bytes_per_s: self.host_bytes_per_s * HOST_REACHED,
             overlap: 1.0,
             flops_efficiency: reached(self.best_matmul, half),
             memory_efficiency: reached(BEST_COPY, self.memory_bytes_per_s),

@@ -16,6 +16,9 @@ pub const READY: &[&str] = &["laptop", "a100-8", "h100-8", "h100-pod"];
 /// those of NCCL's own model of a ring in its Simple protocol, over NVLink and over a network
 /// (`hwLat` in NCCL's `tuning.cc`).
 const GPU_EFFICIENCY: f64 = 0.7;
+/// The part of the bandwidth of PCIe that copies reach: 12 GB/s of 16 on the DGX-2 of "ZeRO-Infinity" (Rajbhandari et al.,
+/// arXiv 2104.07857, section 3).
+pub(crate) const HOST_REACHED: f64 = 0.75;
 pub(crate) const NVLINK_LATENCY_S: f64 = 3.4e-6;
 pub(crate) const NETWORK_LATENCY_S: f64 = 14e-6;
 
@@ -28,6 +31,9 @@ impl Default for Cluster {
             flops_per_s_by_type: BTreeMap::new(),
             memory_bytes: 4 << 30,
             memory_bytes_per_s: 1e10,
+            // A file on a disk.
+            host_bytes: 64 << 30,
+            host_bytes_per_s: 1e9,
             overlap: 0.0,
             flops_efficiency: Curve::default(),
             memory_efficiency: Curve::default(),
@@ -47,17 +53,22 @@ impl Cluster {
     /// - `h100-8`: a DGX H100 with 8 GPUs (NVIDIA H100 SXM data sheet: 67 TFLOPS in single and
     ///   double precision, 989 in bf16 and f16, 80 GB, 3.35 TB/s; NVLink 900 GB/s, sum of both
     ///   directions).
+    ///
+    ///   Both have PCIe of generations 4 and 5 with 32 and 64 GB/s for each GPU, and 2 TB of host memory.
     /// - `h100-pod`: any number of these, with 400 Gb/s of InfiniBand for each GPU (NVIDIA DGX H100
     ///   data sheet).
     /// - a device of [`crate::GPUS`] with a count: `a100-80g:128x8`, 128 nodes of 8; E477 for a malformed count.
     pub fn ready(name: &str) -> Result<Cluster> {
-        let gpus = |kind: &str, single: f64, half: f64, memory_bytes_per_s: f64, nvlink_bytes_per_s: f64| {
+        let gpus = |kind: &str, single: f64, half: f64, rates: [f64; 3]| {
+            let [memory_bytes_per_s, nvlink_bytes_per_s, host_bytes_per_s] = rates;
             let device = Device {
                 kind: kind.to_string(),
                 flops_per_s: single,
                 flops_per_s_by_type: BTreeMap::from([(DType::BF16, half), (DType::F16, half)]),
                 memory_bytes: 80_000_000_000,
                 memory_bytes_per_s,
+                host_bytes: 256 << 30,
+                host_bytes_per_s: host_bytes_per_s * HOST_REACHED,
                 overlap: 1.0,
                 flops_efficiency: Curve::constant(GPU_EFFICIENCY),
                 memory_efficiency: Curve::constant(GPU_EFFICIENCY),
@@ -66,10 +77,10 @@ impl Cluster {
             let link = Link { latency_s: NVLINK_LATENCY_S, bytes_per_s: nvlink_bytes_per_s, algorithm };
             Cluster { name: name.to_string(), device, levels: vec![Level { ranks: Some(8), link }] }
         };
-        let h100 = || gpus("NVIDIA H100 SXM", 67e12, 989e12, 3.35e12, 450e9);
+        let h100 = || gpus("NVIDIA H100 SXM", 67e12, 989e12, [3.35e12, 450e9, 64e9]);
         match name {
             "laptop" => Ok(Cluster::default()),
-            "a100-8" => Ok(gpus("NVIDIA A100 SXM 80 GB", 19.5e12, 312e12, 2.039e12, 300e9)),
+            "a100-8" => Ok(gpus("NVIDIA A100 SXM 80 GB", 19.5e12, 312e12, [2.039e12, 300e9, 32e9])),
             "h100-8" => Ok(h100()),
             "h100-pod" => {
                 let mut pod = h100();

@@ -15,6 +15,10 @@ pub struct Work {
     pub dtype: DType,
 }
 
+/// Seconds from the request of a move between a device and its host to its first byte: that of a `cudaMemcpyAsync`, which
+/// is a command to a copy engine of the device over PCIe.
+const HOST_LATENCY_S: f64 = 10e-6;
+
 /// One device of a cluster.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Device {
@@ -28,6 +32,10 @@ pub struct Device {
     pub memory_bytes: u64,
     /// Memory bandwidth in bytes per second, reads and writes together.
     pub memory_bytes_per_s: f64,
+    /// Bytes of host memory for one device: its part of the memory of its node.
+    pub host_bytes: u64,
+    /// Bandwidth of its link to that memory, one way, in bytes per second; both ways at a time.
+    pub host_bytes_per_s: f64,
     /// How far memory traffic overlaps with arithmetic: 0 adds their times, 1 takes the longer one,
     /// as in the roofline of S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful
     /// visual performance model for multicore architectures", 2009.
@@ -51,6 +59,11 @@ impl Device {
     pub fn memory_s(&self, bytes: f64) -> f64 {
         bytes / (self.memory_bytes_per_s * self.memory_efficiency.at(bytes))
     }
+
+    /// Seconds to move `bytes` bytes to host memory or from it.
+    pub fn host_s(&self, bytes: f64) -> f64 {
+        HOST_LATENCY_S + bytes / self.host_bytes_per_s
+    }
 }
 
 #[cfg(test)]
@@ -64,6 +77,8 @@ mod tests {
             flops_per_s_by_type: BTreeMap::from([(DType::BF16, 400.0)]),
             memory_bytes: 1,
             memory_bytes_per_s: 10.0,
+            host_bytes: 1,
+            host_bytes_per_s: 1.0,
             overlap,
             flops_efficiency: Curve::default(),
             memory_efficiency: Curve::constant(0.5),

@@ -61,6 +61,11 @@ fn changed(mut cluster: Cluster, section: &mut Section) -> Result<Cluster> {
             &mut device.memory_bytes_per_s,
             "memory bandwidth of a device, in bytes per second",
         ),
+        (
+            "host_bytes_per_s",
+            &mut device.host_bytes_per_s,
+            "bandwidth of a device's link to host memory, one way, in bytes per second",
+        ),
         ("overlap", &mut device.overlap, "share of communication that computation can hide, from 0 to 1"),
     ] {
         if let Some(number) = section.find(key, AS_NAMED, about)? {
@@ -69,6 +74,10 @@ fn changed(mut cluster: Cluster, section: &mut Section) -> Result<Cluster> {
     }
     if let Some(bytes) = section.find("memory_bytes", AS_NAMED, "memory of a device, in bytes")? {
         device.memory_bytes = bytes;
+    }
+    let about = "host memory of a device, its part of that of a node, in bytes";
+    if let Some(bytes) = section.find("host_bytes", AS_NAMED, about)? {
+        device.host_bytes = bytes;
     }
     let about = "operations per second for element types: { bf16 = 989e12 }";
     if let Some(value) = section.raw("flops_per_s_by_type", "table", AS_NAMED, about) {

@@ -57,6 +57,7 @@ pub fn stages(built: &Built) -> Stages<'_> {
         stages: built.stages.iter().map(stage).collect(),
         edges: built.edges.iter().map(edge).collect(),
         timetable: built.timetable.as_ref(),
+        offload: built.offload.clone(),
     }
 }
 

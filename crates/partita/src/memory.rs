@@ -10,6 +10,8 @@ pub struct Memory {
     pub parameters: usize,
     /// Optimizer state.
     pub states: usize,
+    /// What is kept in host memory, beside the arena.
+    pub host: usize,
     /// Constants and scalars kept from step to step.
     pub constants: usize,
     /// Fed tensors.
@@ -23,9 +25,10 @@ pub struct Memory {
 /// What each rank's memory is for, read off its program.
 pub fn memory(set: &ProgramSet) -> Vec<Memory> {
     let of = |program: &partita_program::Program| {
-        let mut memory = Memory { arena: program.arena_bytes, ..Memory::default() };
+        let mut memory = Memory { arena: program.arena_bytes, host: program.host_bytes, ..Memory::default() };
         let mut is_port = vec![false; program.buffers.len()];
-        for port in &program.inputs {
+        let is_near = |buffer| program.buffer(buffer).kind != BufferKind::Host;
+        for port in program.inputs.iter().filter(|port| is_near(port.buffer)) {
             let bytes = program.buffer(port.buffer).bytes;
             is_port[port.buffer.index()] = true;
             match port.role {

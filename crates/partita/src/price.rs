@@ -40,6 +40,16 @@ impl Price {
         }
     }
 
+    /// Bytes of host memory of the rank that uses most of it. Of a folded step they are not known.
+    pub fn host_bytes(&self) -> u64 {
+        match self {
+            Price::Whole(whole) => {
+                whole.0.programs.iter().map(|program| program.host_bytes as u64).max().unwrap_or(0)
+            }
+            Price::Folded(_) => 0,
+        }
+    }
+
     /// Bytes of the fullest rank.
     pub fn bytes(&self) -> u64 {
         match self {

@@ -15,7 +15,7 @@
 use crate::ALIGNMENT_BYTES;
 use crate::collective::{Collective, CollectiveKind, CollectiveOp, Transfer};
 use crate::passes::memory::may_overwrite;
-use crate::program::{Action, BufferId, BufferKind, Instruction, Program, ProgramSet, Start, View};
+use crate::program::{Action, BufferId, BufferKind, Instruction, Move, Program, ProgramSet, Start, View};
 use indexmap::IndexMap;
 use partita_base::{CollectiveId, Diagnostic, Result};
 use partita_ir::TensorType;
@@ -94,7 +94,7 @@ enum Call {
 impl Call {
     fn of(instruction: &Instruction) -> Option<Call> {
         match &instruction.action {
-            Action::Compute(_) => None,
+            Action::Compute(_) | Action::Move(_) | Action::Moved(_) => None,
             Action::Start(start) => Some(Call::Start(start.collective)),
             Action::Wait(collective) => Some(Call::Wait(*collective)),
         }
@@ -185,7 +185,7 @@ fn at_rank(program: &Program, rank: usize, index: usize) -> String {
 fn started(program: &Program) -> impl Iterator<Item = (usize, &Start)> {
     program.instructions.iter().enumerate().filter_map(|(index, instruction)| match &instruction.action {
         Action::Start(start) => Some((index, start)),
-        Action::Compute(_) | Action::Wait(_) => None,
+        _ => None,
     })
 }
 
@@ -304,7 +304,7 @@ fn check_pairing(set: &ProgramSet, program: &Program) -> Result<()> {
     for (index, instruction) in program.instructions.iter().enumerate() {
         let label = |id: CollectiveId| set.collectives.get(id.index()).map_or("?", |c| &c.label);
         match &instruction.action {
-            Action::Compute(_) => {}
+            Action::Compute(_) | Action::Move(_) | Action::Moved(_) => {}
             Action::Start(Start { collective, .. }) => {
                 let fresh =
                     seen.get_mut(collective.index()).is_some_and(|seen| !std::mem::replace(seen, true));
@@ -361,7 +361,16 @@ fn check_types(set: &ProgramSet, program: &Program) -> Result<()> {
                 .found(found.to_string()))
         };
         match &instruction.action {
-            Action::Wait(_) => {}
+            Action::Wait(_) | Action::Moved(_) => {}
+            Action::Move(moved) => {
+                let host = program.buffer(moved.host);
+                buffer_fits(moved.buffer, &host.ty)?;
+                let [near, far] =
+                    [moved.buffer, moved.host].map(|id| program.buffer(id).kind == BufferKind::Host);
+                if near || !far {
+                    return wrong(&host.ty, "a move that is not between the arena and host memory".into());
+                }
+            }
             Action::Compute(compute) => {
                 let graph = &program.region(compute.region).graph;
                 count_fits(graph.inputs.len(), compute.inputs.len())?;
@@ -528,14 +537,21 @@ fn check_progress(set: &ProgramSet, ranks: &[Calls]) -> Result<()> {
 enum State {
     Unwritten,
     Written,
-    /// A collective reads the buffer.
-    Lent(CollectiveId),
-    /// A collective writes the buffer.
-    Owned(CollectiveId),
+    /// A collective or a move reads the buffer.
+    Lent(Owner),
+    /// A collective or a move writes the buffer.
+    Owned(Owner),
+}
+
+/// What owns buffers from its start to its wait.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Owner {
+    Collective(CollectiveId),
+    Move(Move),
 }
 
 /// Checks that no buffer is read before it is written, used outside its span, or touched while a
-/// collective owns it.
+/// collective or a move owns it. Only moves access host memory.
 fn check_accesses(set: &ProgramSet, program: &Program) -> Result<()> {
     let mut state = vec![State::Unwritten; program.buffers.len()];
     let constants = program.constants.iter().map(|c| c.0);
@@ -552,50 +568,67 @@ fn check_accesses(set: &ProgramSet, program: &Program) -> Result<()> {
             .at(at(program, index))
             .expected(format!("instructions {} to {}", buffer.first, buffer.last)))
     };
-    let busy = |id: BufferId, owner: CollectiveId, index: usize| {
-        let label = &set.collectives[owner.index()].label;
+    let busy = |id: BufferId, owner: Owner, index: usize| {
+        let label = match owner {
+            Owner::Collective(id) => set.collectives[id.index()].label.clone(),
+            Owner::Move(moved) => format!("the {} of {}", moved.kind.name(), what(moved.buffer)),
+        };
         Err(Diagnostic::new("E407", format!("buffer {} is used while it belongs to {label}", what(id)))
             .at(at(program, index))
             .help("use it after the wait"))
     };
-    let read = |state: &mut [State], view: &View, index: usize, by: Option<CollectiveId>| -> Result<()> {
-        in_span(view.buffer, index)?;
-        let state = &mut state[view.buffer.index()];
+    let read = |state: &mut [State], id: BufferId, index: usize, by: Option<Owner>| -> Result<()> {
+        in_span(id, index)?;
+        let state = &mut state[id.index()];
         match *state {
             // The empty input of a stage that only receives.
-            State::Unwritten if program.buffer(view.buffer).bytes == 0 => {}
+            State::Unwritten if program.buffer(id).bytes == 0 => {}
             State::Unwritten => {
-                let message = format!("buffer {} is read before it is written", what(view.buffer));
+                let message = format!("buffer {} is read before it is written", what(id));
                 return Err(Diagnostic::new("E406", message).at(at(program, index)));
             }
-            State::Owned(owner) => return busy(view.buffer, owner, index),
+            State::Owned(owner) => return busy(id, owner, index),
             State::Lent(_) => {}
             State::Written => *state = by.map_or(State::Written, State::Lent),
         }
         Ok(())
     };
-    let mut lent: IndexMap<CollectiveId, Vec<BufferId>> = IndexMap::new();
+    let mut lent: IndexMap<Owner, Vec<BufferId>> = IndexMap::new();
     for (index, instruction) in program.instructions.iter().enumerate() {
-        let (inputs, outputs, by): (&[View], &[BufferId], _) = match &instruction.action {
-            Action::Compute(compute) => (&compute.inputs, &compute.outputs, None),
-            Action::Start(start) => (&start.inputs, &start.outputs, Some(start.collective)),
-            Action::Wait(collective) => {
-                for id in lent.swap_remove(collective).unwrap_or_default() {
-                    in_span(id, index)?;
-                    // A buffer that several collectives read is lent until the last of them ends.
-                    let other = lent.iter().find(|(_, ids)| ids.contains(&id)).map(|(&other, _)| other);
-                    state[id.index()] = other.map_or(State::Written, State::Lent);
-                }
-                continue;
+        let ended = match &instruction.action {
+            Action::Wait(collective) => Some(Owner::Collective(*collective)),
+            Action::Moved(moved) => Some(Owner::Move(*moved)),
+            Action::Compute(_) | Action::Start(_) | Action::Move(_) => None,
+        };
+        if let Some(ended) = ended {
+            let Some(ids) = lent.swap_remove(&ended) else {
+                return Err(Diagnostic::new("E404", "a wait for what is not started").at(at(program, index)));
+            };
+            for id in ids {
+                in_span(id, index)?;
+                // A buffer that several collectives read is lent until the last of them ends.
+                let other = lent.iter().find(|(_, ids)| ids.contains(&id)).map(|(&other, _)| other);
+                state[id.index()] = other.map_or(State::Written, State::Lent);
             }
-        };
-        for view in inputs {
-            read(&mut state, view, index, by)?;
+            continue;
         }
-        let workspace = match &instruction.action {
-            Action::Compute(compute) => compute.workspace,
-            Action::Start(_) | Action::Wait(_) => None,
+        let (inputs, outputs) = instruction.action.accesses();
+        let (by, workspace) = match &instruction.action {
+            Action::Compute(compute) => (None, compute.workspace),
+            Action::Start(start) => (Some(Owner::Collective(start.collective)), None),
+            Action::Move(moved) => (Some(Owner::Move(*moved)), None),
+            Action::Wait(_) | Action::Moved(_) => (None, None),
         };
+        let is_move = matches!(instruction.action, Action::Move(_));
+        for &id in inputs.iter().chain(&outputs).filter(|_| !is_move) {
+            if program.buffer(id).kind == BufferKind::Host {
+                let message = format!("buffer {} is used where it has no memory: in host memory", what(id));
+                return Err(Diagnostic::new("E407", message).at(at(program, index)).help("load it first"));
+            }
+        }
+        for &id in &inputs {
+            read(&mut state, id, index, by)?;
+        }
         for &id in outputs.iter().chain(&workspace) {
             in_span(id, index)?;
             if let State::Lent(owner) | State::Owned(owner) = state[id.index()] {
@@ -604,8 +637,12 @@ fn check_accesses(set: &ProgramSet, program: &Program) -> Result<()> {
             state[id.index()] = by.map_or(State::Written, State::Owned);
         }
         if let Some(by) = by {
-            lent.insert(by, inputs.iter().map(|view| view.buffer).chain(outputs.iter().copied()).collect());
+            lent.insert(by, inputs.iter().chain(&outputs).copied().collect());
         }
+    }
+    if let Some((Owner::Move(moved), _)) = lent.first() {
+        let message = format!("the {} of {} is never waited for", moved.kind.name(), what(moved.buffer));
+        return Err(Diagnostic::new("E404", message).at(format!("rank {}", program.rank())));
     }
     for port in &program.outputs {
         if state[port.buffer.index()] != State::Written {
@@ -619,6 +656,7 @@ fn check_accesses(set: &ProgramSet, program: &Program) -> Result<()> {
 /// Checks that buffers are inside the arena, aligned, and disjoint while both are live.
 fn check_map(program: &Program) -> Result<()> {
     let end = program.instructions.len().saturating_sub(1);
+    let is_host = |index: usize| program.buffers[index].kind == BufferKind::Host;
     let describe = |index: usize| {
         let buffer = &program.buffers[index];
         let (from, to) = (buffer.offset_bytes, buffer.offset_bytes + buffer.bytes);
@@ -626,19 +664,20 @@ fn check_map(program: &Program) -> Result<()> {
     };
     let mut by_offset: Vec<usize> =
         (0..program.buffers.len()).filter(|&index| program.buffers[index].bytes > 0).collect();
-    by_offset.sort_by_key(|&index| (program.buffers[index].offset_bytes, index));
+    by_offset.sort_by_key(|&index| (is_host(index), program.buffers[index].offset_bytes, index));
     for &index in &by_offset {
         let buffer = &program.buffers[index];
+        let size = if is_host(index) { program.host_bytes } else { program.arena_bytes };
         let fits = buffer.offset_bytes.is_multiple_of(ALIGNMENT_BYTES)
             && buffer.bytes == buffer.ty.bytes()
-            && buffer.offset_bytes + buffer.bytes <= program.arena_bytes
+            && buffer.offset_bytes + buffer.bytes <= size
             && (buffer.kind != BufferKind::Persistent || (buffer.first, buffer.last) == (0, end));
         if !fits {
             return Err(Diagnostic::new(
                 "E408",
                 format!("rank {}: a buffer is misaligned or outside the arena", program.rank()),
             )
-            .expected(format!("a multiple of {ALIGNMENT_BYTES} in an arena of {} bytes", program.arena_bytes))
+            .expected(format!("a multiple of {ALIGNMENT_BYTES} in a memory of {size} bytes"))
             .found(describe(index)));
         }
     }
@@ -646,7 +685,7 @@ fn check_map(program: &Program) -> Result<()> {
         let first = &program.buffers[a];
         for &b in &by_offset[number + 1..] {
             let second = &program.buffers[b];
-            if second.offset_bytes >= first.offset_bytes + first.bytes {
+            if is_host(a) != is_host(b) || second.offset_bytes >= first.offset_bytes + first.bytes {
                 break;
             }
             if first.last < second.first || second.last < first.first || in_place(program, a, b) {

@@ -1,6 +1,6 @@
 //! Prints programs as text: one line per instruction.
 
-use crate::program::{Action, Buffer, BufferId, Origin, Program, ProgramSet, View};
+use crate::program::{Action, Buffer, BufferId, BufferKind, MoveKind, Origin, Program, ProgramSet, View};
 use partita_base::DType;
 use partita_ir::TensorType;
 use std::fmt;
@@ -78,8 +78,12 @@ impl fmt::Display for ProgramListing<'_> {
             program.arena_bytes,
             program.persistent_bytes()
         )?;
+        if program.host_bytes > 0 {
+            writeln!(f, "  host memory {} bytes", program.host_bytes)?;
+        }
         for port in &program.inputs {
-            writeln!(f, "  in   {}  {}", self.buffer(port.buffer), port.name)?;
+            let host = if program.buffer(port.buffer).kind == BufferKind::Host { "host " } else { "" };
+            writeln!(f, "  in   {host}{}  {}", self.buffer(port.buffer), port.name)?;
         }
         for (buffer, _) in &program.constants {
             writeln!(f, "  load {}  constant", self.buffer(*buffer))?;
@@ -118,6 +122,16 @@ impl fmt::Display for ProgramListing<'_> {
                 Action::Wait(collective) => {
                     let kind = self.set.collectives[collective.index()].kind;
                     write!(f, "wait #{} {}", collective.index(), kind.name())?;
+                }
+                Action::Move(moved) => {
+                    let (buffer, host) = (self.buffer(moved.buffer), self.buffer(moved.host));
+                    match moved.kind {
+                        MoveKind::Load => write!(f, "load {buffer} <- host {host}")?,
+                        MoveKind::Store => write!(f, "store host {host} <- {buffer}")?,
+                    }
+                }
+                Action::Moved(moved) => {
+                    write!(f, "wait {} of {}", moved.kind.name(), self.buffer(moved.buffer))?
                 }
             }
             writeln!(f, "{}", place(&instruction.origin))?;

@@ -3,7 +3,7 @@
 //! implementation resolves.
 
 use crate::RegionTarget;
-use crate::program::{Action, BufferId, Compute, Program, Start};
+use crate::program::{Action, BufferId, Compute, Move, Program, Start};
 use partita_base::{CollectiveId, Diagnostic, Result};
 
 /// A kind of device: what programs are compiled for (as a [`RegionTarget`]) and what runs them,
@@ -30,6 +30,10 @@ pub trait RankDevice {
     /// Runs `program.region(compute.region)`: reads the views and writes every output buffer in
     /// full. `index` is the instruction's position, for traces and per-instruction caches.
     fn run(&mut self, program: &Program, index: usize, compute: &Compute) -> Result<()>;
+    /// Begins a move between the arena and host memory; need not block.
+    fn begin_move(&mut self, program: &Program, index: usize, moved: Move) -> Result<()>;
+    /// Returns when a move that has begun is complete.
+    fn end_move(&mut self, program: &Program, index: usize, moved: Move) -> Result<()>;
 }
 
 /// Moves data between the ranks' arenas.
@@ -93,6 +97,8 @@ pub fn step_once(
             Ok(false) => return Progress::Ended(StepOutcome::Blocked(*collective)),
             Err(error) => Err(error),
         },
+        Action::Move(moved) => device.begin_move(program, index, *moved),
+        Action::Moved(moved) => device.end_move(program, index, *moved),
     };
     match result {
         Ok(()) => {

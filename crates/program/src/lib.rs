@@ -33,6 +33,7 @@ pub use execute::{
 pub use held::{Held, held};
 pub use overlap::{Overlap, gradient_overlap};
 pub use partita_base::CollectiveId;
+pub use partita_ir::Offload;
 pub use passes::fuse::{Apart, Fusion, Why};
 pub use passes::head::{HeadCut, Whole};
 pub use passes::keep::Kept;
@@ -40,8 +41,8 @@ pub use passes::overlap::CollectiveMatmul;
 pub use passes::timing::{StageTasks, tasks_of_stages};
 pub use passes::{Lowering, PASSES, Pass, PassContext, find_pass};
 pub use program::{
-    Action, Buffer, BufferId, BufferKind, Checked, Compute, Instruction, Origin, Port, Program, ProgramSet,
-    Region, RegionId, RegionKind, Start, View,
+    Action, Buffer, BufferId, BufferKind, Checked, Compute, Instruction, Move, MoveKind, Origin, Port,
+    Program, ProgramSet, Region, RegionId, RegionKind, Start, View,
 };
 
 pub use reference::{Evaluation, Reference, interpret};

@@ -52,6 +52,7 @@ pub fn gradient_overlap(set: &ProgramSet, rank: usize) -> Vec<Overlap> {
             Action::Wait(collective) => {
                 open.shift_remove(collective);
             }
+            Action::Move(_) | Action::Moved(_) => {}
             Action::Compute(compute) => {
                 let flops = program.region(compute.region).cost().flops;
                 open.values().for_each(|&bucket| overlaps[bucket].flops += flops);

@@ -36,6 +36,8 @@ pub struct Program {
     pub regions: Vec<Region>,
     /// Size of the arena in bytes: the planned peak, persistent tensors included.
     pub arena_bytes: usize,
+    /// Bytes of host memory for the buffers of kind [`BufferKind::Host`], which are not in the arena.
+    pub host_bytes: usize,
     /// The graph's inputs in graph order. They are written before the first step; those of kind
     /// `Input` before every step.
     pub inputs: Vec<Port>,
@@ -63,6 +65,8 @@ pub enum BufferKind {
     Temporary,
     /// Scratch memory of one instruction.
     Workspace,
+    /// Kept in host memory beside the arena, from step to step if it is a port. Only [`Action::Move`] accesses it.
+    Host,
 }
 
 impl BufferKind {
@@ -74,6 +78,7 @@ impl BufferKind {
             BufferKind::Output => "output",
             BufferKind::Temporary => "temporary",
             BufferKind::Workspace => "workspace",
+            BufferKind::Host => "host",
         }
     }
 }
@@ -83,7 +88,7 @@ impl BufferKind {
 pub struct Buffer {
     /// Element type and shape.
     pub ty: TensorType,
-    /// Offset in the arena in bytes, a multiple of [`crate::ALIGNMENT_BYTES`].
+    /// Offset in the arena, or in host memory, in bytes: a multiple of [`crate::ALIGNMENT_BYTES`].
     pub offset_bytes: usize,
     /// Size in bytes: `ty.bytes()`.
     pub bytes: usize,
@@ -151,6 +156,56 @@ pub enum Action {
     /// Returns when the collective's outputs are complete and every peer has finished reading the
     /// inputs.
     Wait(CollectiveId),
+    /// Begins to move a tensor between the arena and host memory, without blocking. Both buffers belong to the move until
+    /// its [`Action::Moved`].
+    Move(Move),
+    /// Returns when a move is complete.
+    Moved(Move),
+}
+
+impl Action {
+    /// The buffers that an instruction reads, and those that it writes, apart from scratch memory. Waits access none: what
+    /// they wait for does, from its start on.
+    pub fn accesses(&self) -> (Vec<BufferId>, Vec<BufferId>) {
+        let of = |views: &[View]| views.iter().map(|view| view.buffer).collect();
+        match self {
+            Action::Compute(compute) => (of(&compute.inputs), compute.outputs.clone()),
+            Action::Start(start) => (of(&start.inputs), start.outputs.clone()),
+            Action::Move(Move { buffer, host, kind: MoveKind::Load }) => (vec![*host], vec![*buffer]),
+            Action::Move(Move { buffer, host, kind: MoveKind::Store }) => (vec![*buffer], vec![*host]),
+            Action::Wait(_) | Action::Moved(_) => (Vec::new(), Vec::new()),
+        }
+    }
+}
+
+/// The direction of a [`Move`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum MoveKind {
+    /// From host memory to the arena.
+    Load,
+    /// From the arena to host memory.
+    Store,
+}
+
+impl MoveKind {
+    /// The word for listings.
+    pub fn name(self) -> &'static str {
+        match self {
+            MoveKind::Load => "load",
+            MoveKind::Store => "store",
+        }
+    }
+}
+
+/// A whole tensor on its way between the arena and host memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Move {
+    /// The direction.
+    pub kind: MoveKind,
+    /// The buffer in the arena.
+    pub buffer: BufferId,
+    /// The buffer in host memory, of the same type.
+    pub host: BufferId,
 }
 
 /// A region with its memory.
@@ -348,7 +403,7 @@ impl Program {
             let writes = |instruction: &Instruction| match &instruction.action {
                 Action::Compute(compute) => compute.outputs.contains(&buffer),
                 Action::Start(start) => start.outputs.contains(&buffer),
-                Action::Wait(_) => false,
+                Action::Wait(_) | Action::Move(_) | Action::Moved(_) => false,
             };
             let writer = self.instructions.iter().position(writes)?;
             let known = match &self.instructions[writer].action {
@@ -364,7 +419,7 @@ impl Program {
                     let wait = Action::Wait(start.collective);
                     self.instructions.iter().position(|instruction| instruction.action == wait)?
                 }
-                Action::Compute(_) | Action::Wait(_) => writer,
+                _ => writer,
             };
             return Some(Checked { name: &port.name, buffer, known });
         }
@@ -375,10 +430,19 @@ impl Program {
         self.buffers.iter().filter(|b| b.kind == BufferKind::Persistent).map(|b| b.bytes).sum()
     }
 
-    /// The largest sum of bytes live at one instruction, a lower bound for every memory map.
+    /// Bytes that a step moves between the arena and host memory, in one direction.
+    pub fn moved_bytes(&self, kind: MoveKind) -> usize {
+        let bytes = |instruction: &Instruction| match instruction.action {
+            Action::Move(moved) if moved.kind == kind => self.buffer(moved.buffer).bytes,
+            _ => 0,
+        };
+        self.instructions.iter().map(bytes).sum()
+    }
+
+    /// The largest sum of bytes of the arena live at one instruction, a lower bound for every memory map.
     pub fn live_peak_bytes(&self) -> usize {
         let mut change = vec![0isize; self.instructions.len() + 2];
-        for buffer in &self.buffers {
+        for buffer in self.buffers.iter().filter(|buffer| buffer.kind != BufferKind::Host) {
             change[buffer.first] += buffer.bytes as isize;
             change[buffer.last + 1] -= buffer.bytes as isize;
         }

@@ -74,7 +74,7 @@ impl ProgramSet {
         if class.ranks.len() > 1 {
             for instruction in &mut program.instructions {
                 match &mut instruction.action {
-                    Action::Compute(_) => {}
+                    Action::Compute(_) | Action::Move(_) | Action::Moved(_) => {}
                     Action::Start(start) => start.collective = self.meeting(start.collective, rank),
                     Action::Wait(collective) => *collective = self.meeting(*collective, rank),
                 }
@@ -85,7 +85,7 @@ impl ProgramSet {
             let views: &mut [View] = match &mut instruction.action {
                 Action::Compute(compute) => &mut compute.inputs,
                 Action::Start(start) => &mut start.inputs,
-                Action::Wait(_) => continue,
+                Action::Wait(_) | Action::Move(_) | Action::Moved(_) => continue,
             };
             views.iter_mut().for_each(|view| view.bind(position));
         }

@@ -4,7 +4,9 @@
 
 use crate::RegionTarget;
 use crate::execute::{Communicator, Cursor, Device, RankDevice, RankMemory, StepOutcome, advance};
-use crate::program::{BufferId, Compute, Program, ProgramSet, Region, Start, View};
+use crate::program::{
+    BufferId, BufferKind, Compute, Move, MoveKind, Program, ProgramSet, Region, Start, View,
+};
 use partita_base::{CollectiveId, Diagnostic, Result};
 use partita_ir::ops::Composite;
 use partita_ir::{Literal, Target, TensorType, evaluate};
@@ -60,7 +62,10 @@ impl Device for Evaluation {
     type Rank = EvaluatedRank;
 
     fn rank(&self, program: &Program) -> Result<EvaluatedRank> {
-        let mut rank = EvaluatedRank { arena: vec![POISON; program.arena_bytes] };
+        let mut rank = EvaluatedRank {
+            arena: vec![POISON; program.arena_bytes],
+            host: vec![POISON; program.host_bytes],
+        };
         for (buffer, literal) in &program.constants {
             write(program, &mut rank, *buffer, literal);
         }
@@ -71,6 +76,7 @@ impl Device for Evaluation {
 /// A rank of the [`Evaluation`] device.
 pub struct EvaluatedRank {
     arena: Vec<u8>,
+    host: Vec<u8>,
 }
 
 impl EvaluatedRank {
@@ -82,11 +88,18 @@ impl EvaluatedRank {
 
 impl RankMemory for EvaluatedRank {
     fn read(&self, program: &Program, buffer: BufferId) -> &[u8] {
-        &self.arena[Self::range(program, buffer)]
+        match program.buffer(buffer).kind {
+            BufferKind::Host => &self.host[Self::range(program, buffer)],
+            _ => &self.arena[Self::range(program, buffer)],
+        }
     }
 
     fn write(&mut self, program: &Program, buffer: BufferId, bytes: &[u8]) {
-        self.arena[Self::range(program, buffer)].copy_from_slice(bytes);
+        let memory = match program.buffer(buffer).kind {
+            BufferKind::Host => &mut self.host,
+            _ => &mut self.arena,
+        };
+        memory[Self::range(program, buffer)].copy_from_slice(bytes);
     }
 }
 
@@ -102,6 +115,24 @@ impl RankDevice for EvaluatedRank {
         }
         Ok(())
     }
+
+    /// What a move writes is unknown until it ends.
+    fn begin_move(&mut self, program: &Program, _index: usize, moved: Move) -> Result<()> {
+        poison(program, self, target(moved));
+        Ok(())
+    }
+
+    fn end_move(&mut self, program: &Program, _index: usize, moved: Move) -> Result<()> {
+        let source = if moved.kind == MoveKind::Load { moved.host } else { moved.buffer };
+        let bytes = RankMemory::read(self, program, source).to_vec();
+        self.write(program, target(moved), &bytes);
+        Ok(())
+    }
+}
+
+/// The buffer that a move writes.
+fn target(moved: Move) -> BufferId {
+    if moved.kind == MoveKind::Load { moved.buffer } else { moved.host }
 }
 
 /// A rank that is borrowed for one instruction at a time.
@@ -110,6 +141,14 @@ struct OnRank<'a, D: Device>(&'a RefCell<D::Rank>);
 impl<D: Device> RankDevice for OnRank<'_, D> {
     fn run(&mut self, program: &Program, index: usize, compute: &Compute) -> Result<()> {
         self.0.borrow_mut().run(program, index, compute)
+    }
+
+    fn begin_move(&mut self, program: &Program, index: usize, moved: Move) -> Result<()> {
+        self.0.borrow_mut().begin_move(program, index, moved)
+    }
+
+    fn end_move(&mut self, program: &Program, index: usize, moved: Move) -> Result<()> {
+        self.0.borrow_mut().end_move(program, index, moved)
     }
 }
 

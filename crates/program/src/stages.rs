@@ -11,7 +11,7 @@ use crate::program::{Action, Program, ProgramSet};
 use crate::{LowerOptions, RegionTarget, check};
 use indexmap::IndexMap;
 use partita_base::{CollectiveId, Result};
-use partita_ir::{ClassGraph, Phase, TensorType};
+use partita_ir::{ClassGraph, Offload, Phase, TensorType};
 use partita_mesh::BoxMove;
 use partita_pipeline::Timetable;
 use std::sync::Arc;
@@ -25,6 +25,8 @@ pub struct Stages<'a> {
     pub edges: Vec<Edge>,
     /// The order of tasks; graph order if `None`.
     pub timetable: Option<&'a Timetable>,
+    /// What is kept in host memory.
+    pub offload: Offload,
 }
 
 /// What one slice of the mesh runs.
@@ -57,7 +59,7 @@ impl<'a> Stages<'a> {
     pub fn one(classes: &'a [ClassGraph]) -> Stages<'a> {
         let count = classes.iter().map(|class| class.ranks.len()).sum();
         let stage = Stage { classes, ranks: (0..count).collect(), received: Vec::new(), sent: Vec::new() };
-        Stages { stages: vec![stage], edges: Vec::new(), timetable: None }
+        Stages { stages: vec![stage], edges: Vec::new(), timetable: None, offload: Offload::default() }
     }
 }
 
@@ -87,7 +89,7 @@ pub fn lower_stages_watched(
     let mut lowerings = Vec::with_capacity(step.stages.len());
     for (number, stage) in step.stages.iter().enumerate() {
         let edges = Edges { received: stage.received.clone(), sent: stage.sent.clone() };
-        let lowering = Lowering::with_edges(stage.classes, edges)?;
+        let lowering = Lowering::with_edges(stage.classes, edges)?.offloading(&step.offload);
         lowerings.push(lowering.run(&PASSES[..order], &context, &mut |pass, l| after(number, pass, l))?);
     }
     let paused =
@@ -187,7 +189,7 @@ fn append(whole: &mut ProgramSet, set: ProgramSet, ranks: &[usize], sends: &mut 
 fn rename(program: &mut Program, name: &dyn Fn(CollectiveId) -> CollectiveId) {
     for instruction in &mut program.instructions {
         match &mut instruction.action {
-            Action::Compute(_) => {}
+            Action::Compute(_) | Action::Move(_) | Action::Moved(_) => {}
             Action::Start(start) => start.collective = name(start.collective),
             Action::Wait(collective) => *collective = name(*collective),
         }

@@ -39,7 +39,7 @@ use crate::arena::{Memory, Place, Span};
 use crate::custom_kernels::CpuKernels;
 use cut::Share;
 pub use rank::CpuRank;
-pub(crate) use rank::buffer_span;
+pub(crate) use rank::{begin_move, buffer_span, end_move, host_range};
 
 /// Runs on the memory of a rank, with scratch memory of at least [`Kernel::workspace_bytes`].
 type Run = Box<dyn Fn(&Memory<'_>, Span) -> partita_base::Result<()> + Send + Sync>;

@@ -14,7 +14,9 @@ use partita_ir::{ClassGraph, CustomOp, Graph, GraphBuilder, Role, TensorType};
 use partita_mesh::BoxMove;
 use partita_nn::{MlpConfig, ModelConfig, Optimizer, StepOptions, append_update, gradient_graph};
 use partita_pipeline::{Order, Sink, Source, StageGraph, cut, mark};
-use partita_program::{CollectiveKind, Edge, LowerOptions, ProgramSet, Stage, Stages, lower, lower_stages};
+use partita_program::{
+    CollectiveKind, Edge, LowerOptions, Offload, ProgramSet, Stage, Stages, lower, lower_stages,
+};
 use partita_runtime::{Cpu, CpuKernel, Runner, RunnerOptions, TensorView, TensorViewMut};
 use partita_spmd::microbatch;
 
@@ -157,6 +159,7 @@ fn in_two_stages(cpu: &Cpu) -> Result<(ProgramSet, Vec<Graph>)> {
         stages: cut.stages.iter().enumerate().map(stage).collect(),
         edges: cut.edges.iter().map(edge).collect(),
         timetable: Some(&timetable),
+        offload: Offload::default(),
     };
     Ok((lower_stages(&stages, &LowerOptions::default(), cpu)?, graphs))
 }

@@ -8,6 +8,7 @@ pub use arriving::{annotated_differentiated, build_differentiated};
 use crate::apply::{Applied, ApplyOptions, apply};
 use crate::arrivals::arrivals;
 use crate::differentiated;
+use crate::offload::{Offload, offloaded};
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::primitive::PIPELINE_NOTE;
@@ -51,6 +52,8 @@ pub struct Built {
     /// For each stage of the model but the last, the line of the plan that ends it; empty where it was
     /// chosen automatically. A slice of the mesh may run several of these stages.
     pub ending_lines: Vec<String>,
+    /// What ranks keep in host memory.
+    pub offload: Offload,
     /// Notes for the user.
     pub notes: Vec<String>,
 }
@@ -95,6 +98,7 @@ impl Built {
             edges: Vec::new(),
             timetable: None,
             ending_lines: Vec::new(),
+            offload: Offload::default(),
         })
     }
 
@@ -524,7 +528,9 @@ fn place(
     let timetable = pipeline.timetable(&unplaced.graph, unplaced.microbatches)?;
     let ending_lines = pipeline.ending_lines(&unplaced.graph);
     let OnMesh { step, cut, .. } = on_meshes.swap_remove(0);
-    Ok(Built { step, plan, pieces, mesh, stages, edges: cut.edges, timetable, ending_lines, notes })
+    let offload = offloaded(&plan, &unplaced.graph, &mut notes)?;
+    let edges = cut.edges;
+    Ok(Built { step, plan, pieces, mesh, stages, edges, timetable, ending_lines, offload, notes })
 }
 
 /// A step laid out on the mesh of some of the pipeline's slices, and cut into stages.

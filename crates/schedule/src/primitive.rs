@@ -111,13 +111,45 @@ pub enum Primitive {
         /// `bf16`, `f16`, `f32` or `f64`.
         compute: DType,
     },
+    /// Keeps the optimizer states of parameters, or the activations of modules, in host memory while nothing uses them.
+    Offload {
+        /// What is kept there.
+        what: Offloaded,
+        /// How many groups are loaded ahead of their use; `None` is one.
+        ahead: Option<usize>,
+    },
     /// Gives ranks with different elements different random numbers. They always have them: nothing
     /// changes.
     ForkRng,
 }
 
+/// What [`Primitive::Offload`] keeps in host memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Offloaded {
+    /// Optimizer states.
+    Optimizer,
+    /// What the forward pass computes for the backward pass.
+    Activations,
+}
+
+impl Offloaded {
+    /// Both.
+    pub const ALL: [Offloaded; 2] = [Offloaded::Optimizer, Offloaded::Activations];
+
+    /// The word in a plan.
+    pub fn name(self) -> &'static str {
+        match self {
+            Offloaded::Optimizer => "optimizer",
+            Offloaded::Activations => "activations",
+        }
+    }
+}
+
 /// The note about [`Primitive::PipelineSplit`].
 pub(crate) const PIPELINE_NOTE: &str = "a pipeline stage ends here on a mesh with the axis `pp`; without that axis, every rank computes the complete model";
+
+/// The most groups that [`Primitive::Offload`] may load ahead: more than any model has blocks.
+const MOST_AHEAD: usize = 1024;
 
 /// PyTorch compilers that a plan may name as a backend; fusion here uses our own kernels.
 pub(crate) const FOREIGN_COMPILERS: [&str; 3] = ["TorchScript", "TorchInductor", "torch.compile"];
@@ -154,7 +186,7 @@ const fn signature(
     Signature { name, arguments, bare, needed, open: false }
 }
 
-const SIGNATURES: [Signature; 13] = [
+const SIGNATURES: [Signature; 14] = [
     signature("shard", &["tensor", "dim", "axis"], 2, 2),
     signature("sync", &["mode", "op", "dim", "axis"], 2, 2),
     signature("checkpoint", &["pattern"], 1, 0),
@@ -167,6 +199,7 @@ const SIGNATURES: [Signature; 13] = [
     signature("layers", &["count", "remat"], 1, 1),
     signature("annotate", &["tensor", "key", "value"], 3, 3),
     signature("precision", &["compute"], 1, 1),
+    signature("offload", &["what", "ahead"], 1, 1),
     signature("fork_rng", &[], 0, 0),
 ];
 
@@ -380,6 +413,22 @@ impl Primitive {
                 let names: Vec<&str> = floats.map(|d| d.name()).collect();
                 Primitive::Precision { compute: compute.ok_or_else(|| choice("precision", &name, &names))? }
             }
+            "offload" => {
+                let name = a.text("what")?.expect(CHECKED);
+                let what = Offloaded::ALL.into_iter().find(|what| what.name() == name);
+                let what =
+                    what.ok_or_else(|| choice("tensors", &name, &Offloaded::ALL.map(Offloaded::name)))?;
+                let ahead = a.int("ahead")?.map(|ahead| {
+                    usize::try_from(ahead).ok().filter(|ahead| (1..=MOST_AHEAD).contains(ahead)).ok_or_else(
+                        || {
+                            Diagnostic::new("E222", format!("`{call}`: groups to load ahead"))
+                                .expected(format!("an integer from 1 to {MOST_AHEAD}"))
+                                .found(ahead.to_string())
+                        },
+                    )
+                });
+                Primitive::Offload { what, ahead: ahead.transpose()? }
+            }
             "fork_rng" => Primitive::ForkRng,
             other => unreachable!("`{other}` has a signature"),
         })
@@ -454,6 +503,11 @@ impl Primitive {
             Primitive::Precision { compute } => {
                 named.push(("compute", Some(Argument::text(compute.name()))));
                 "precision"
+            }
+            Primitive::Offload { what, ahead } => {
+                named.push(("what", Some(Argument::text(what.name()))));
+                named.push(("ahead", ahead.map(|ahead| Argument::Int(ahead as i64))));
+                "offload"
             }
             Primitive::ForkRng => "fork_rng",
         };

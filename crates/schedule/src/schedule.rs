@@ -5,7 +5,7 @@ use crate::call::Argument;
 use crate::modules::{Modules, matches_around, owner};
 use crate::pattern::{Match, Pattern};
 use crate::plan::{Entry, Plan};
-use crate::primitive::Primitive;
+use crate::primitive::{Offloaded, Primitive};
 use crate::structure::{Structured, Tools, forward_ops, restructure};
 use crate::style::Style;
 use crate::sync::{SyncMode, SyncOp};
@@ -482,6 +482,12 @@ impl At<'_> {
     #[track_caller]
     pub fn precision(&mut self, compute: DType) -> Result<&mut Self> {
         self.apply(Primitive::Precision { compute })
+    }
+
+    /// Keeps optimizer states, or activations, in host memory while nothing uses them.
+    #[track_caller]
+    pub fn offload(&mut self, what: Offloaded) -> Result<&mut Self> {
+        self.apply(Primitive::Offload { what, ahead: None })
     }
 
     /// Accepted without effect: random numbers depend on the global index of an element on any

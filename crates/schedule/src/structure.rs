@@ -8,6 +8,7 @@ mod replace;
 mod ring;
 
 use crate::modules::{Modules, is_inside};
+use crate::offload::offloaded_by;
 use crate::pattern::{Match, Pattern};
 use crate::pipeline::{Mark, last_nodes, stages_in_order};
 use crate::plan::{Entry, Plan};
@@ -310,6 +311,8 @@ impl Structured {
                 }
                 self.computed.push((line, modules, *compute));
             }
+            // Concerns the programs of ranks alone.
+            Primitive::Offload { .. } => _ = offloaded_by(entry, &modules)?,
             Primitive::ForkRng => {
                 for module in named(&modules, entry)? {
                     self.notes.push(format!("`{module}`: fork_rng {FORK_RNG_NOTE}"));

@@ -4,7 +4,8 @@
 //! A compute instruction takes the time that the cluster's roofline gives for its region. A
 //! collective begins when all its members have started it and none of them is busy with an earlier
 //! one (each rank has one queue of collectives, as one stream of NCCL), and its time is that of
-//! [`crate::collective_s`]. Compute and collectives of a rank overlap.
+//! [`crate::collective_s`]. Moves between a device and host memory have a queue for each direction of their link. Compute,
+//! collectives and moves of a rank overlap.
 //!
 //! # Why classes suffice
 //! The ranks of a class execute the same instructions with the same costs, and each collective that
@@ -19,11 +20,11 @@ use indexmap::IndexMap;
 use partita_base::{CollectiveId, DType, Diagnostic, Result};
 use partita_cost::{Cluster, Work};
 use partita_program::{
-    Action, Communicator, Compute, Cursor, Event, Program, ProgramSet, Progress, RankDevice, Region, Start,
-    StepOutcome, step_once,
+    Action, Communicator, Compute, Cursor, Event, Move, MoveKind, Program, ProgramSet, Progress, RankDevice,
+    Region, Start, StepOutcome, step_once,
 };
 use std::borrow::Cow;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 /// A collective on the clock.
 #[derive(Clone, PartialEq, Debug)]
@@ -32,6 +33,17 @@ pub struct Exchanged {
     pub collective: CollectiveId,
     /// The classes that take part, ascending, with the times in seconds at which they started it.
     pub starts: Vec<(usize, f64)>,
+    /// When data began to move.
+    pub begin_s: f64,
+    /// When it was complete.
+    pub end_s: f64,
+}
+
+/// A move between a device and host memory on the clock.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Moved {
+    /// What moves.
+    pub moved: Move,
     /// When data began to move.
     pub begin_s: f64,
     /// When it was complete.
@@ -50,6 +62,10 @@ pub struct ClassRun {
     /// Seconds in which the ranks wait for a collective: communication that no compute hides, and
     /// bubbles of a pipeline.
     pub waiting_s: f64,
+    /// Of these, seconds in which they wait for a move from or to host memory.
+    pub host_waiting_s: f64,
+    /// The moves from and to host memory, in the order in which they began.
+    pub moved: Vec<Moved>,
     /// When the last instruction ends.
     pub end_s: f64,
     /// Bytes in use after each change.
@@ -224,6 +240,31 @@ struct Class<'a> {
     events: Vec<Event>,
     compute_s: f64,
     waiting_s: f64,
+    host_waiting_s: f64,
+    host: RefCell<HostLink>,
+}
+
+/// The link of a device to host memory.
+#[derive(Default)]
+struct HostLink {
+    /// When it is free in each direction.
+    free_s: [f64; 2],
+    /// When the data of a move is where it should be: a load of what is being stored waits for it.
+    moved: IndexMap<Move, Moved>,
+}
+
+impl HostLink {
+    fn begin(&mut self, moved: Move, now_s: f64, seconds: f64) {
+        let opposite = Move {
+            kind: if moved.kind == MoveKind::Load { MoveKind::Store } else { MoveKind::Load },
+            ..moved
+        };
+        let before_s = self.moved.get(&opposite).map_or(0.0, |other| other.end_s);
+        let free_s = &mut self.free_s[moved.kind as usize];
+        let begin_s = now_s.max(*free_s).max(before_s);
+        *free_s = begin_s + seconds;
+        self.moved.insert(moved, Moved { moved, begin_s, end_s: *free_s });
+    }
 }
 
 impl<'a> Class<'a> {
@@ -241,13 +282,17 @@ impl<'a> Class<'a> {
             events: Vec::new(),
             compute_s: 0.0,
             waiting_s: 0.0,
+            host_waiting_s: 0.0,
+            host: RefCell::default(),
         }
     }
 
     /// Runs the next instruction, or finds out that it has to wait.
     fn advance(&mut self, links: &mut Links) -> Result<()> {
         let (index, begin_s) = (self.cursor.next, self.now_s.get());
-        let mut device = ClockDevice { now_s: &self.now_s, region_s: &self.region_s };
+        let device = &links.cluster.device;
+        let mut device =
+            ClockDevice { now_s: &self.now_s, region_s: &self.region_s, host: &self.host, device };
         let mut communicator = ClockCommunicator { class: self.number, now_s: &self.now_s, links };
         match step_once(&self.program, &mut self.cursor, &mut device, &mut communicator) {
             Progress::Advanced => self.record(index, begin_s),
@@ -263,9 +308,13 @@ impl<'a> Class<'a> {
         let action = &self.program.instructions[instruction].action;
         match action {
             Action::Compute(_) => self.compute_s += end_s - begin_s,
-            Action::Start(_) => return,
-            Action::Wait(_) if end_s == begin_s => return,
+            Action::Start(_) | Action::Move(_) => return,
+            Action::Wait(_) | Action::Moved(_) if end_s == begin_s => return,
             Action::Wait(_) => self.waiting_s += end_s - begin_s,
+            Action::Moved(_) => {
+                self.waiting_s += end_s - begin_s;
+                self.host_waiting_s += end_s - begin_s;
+            }
         }
         let bytes = match action {
             Action::Compute(compute) => self.program.region(compute.region).cost().bytes as usize,
@@ -288,6 +337,8 @@ impl<'a> Class<'a> {
             events: self.events,
             compute_s: self.compute_s,
             waiting_s: self.waiting_s,
+            host_waiting_s: self.host_waiting_s,
+            moved: self.host.into_inner().moved.into_values().collect(),
             end_s: self.now_s.get(),
             memory,
         }
@@ -315,11 +366,25 @@ pub fn work(region: &Region) -> Work {
 struct ClockDevice<'a> {
     now_s: &'a Cell<f64>,
     region_s: &'a [f64],
+    host: &'a RefCell<HostLink>,
+    device: &'a partita_cost::Device,
 }
 
 impl RankDevice for ClockDevice<'_> {
     fn run(&mut self, _: &Program, _: usize, compute: &Compute) -> Result<()> {
         self.now_s.set(self.now_s.get() + self.region_s[compute.region.index()]);
+        Ok(())
+    }
+
+    fn begin_move(&mut self, program: &Program, _: usize, moved: Move) -> Result<()> {
+        let seconds = self.device.host_s(program.buffer(moved.buffer).bytes as f64);
+        self.host.borrow_mut().begin(moved, self.now_s.get(), seconds);
+        Ok(())
+    }
+
+    fn end_move(&mut self, _: &Program, _: usize, moved: Move) -> Result<()> {
+        let end_s = self.host.borrow().moved.get(&moved).map_or(0.0, |moved| moved.end_s);
+        self.now_s.set(self.now_s.get().max(end_s));
         Ok(())
     }
 }

@@ -17,6 +17,6 @@ mod link;
 mod memory;
 mod timeline;
 
-pub use clock::{ClassRun, Exchanged, Simulation, simulate, work};
+pub use clock::{ClassRun, Exchanged, Moved, Simulation, simulate, work};
 pub use link::collective_s;
 pub use memory::{Memory, MemoryKind, over_time};

@@ -73,7 +73,8 @@ pub fn over_time(program: &Program, events: &[Event], begin_s: f64) -> Memory {
     let kinds = kinds(program);
     let count = program.instructions.len();
     let mut changes = vec![[0isize; 7]; count.max(1) + 1];
-    for (buffer, kind) in program.buffers.iter().zip(&kinds) {
+    let of_arena = program.buffers.iter().zip(&kinds).filter(|(buffer, _)| buffer.kind != BufferKind::Host);
+    for (buffer, kind) in of_arena {
         changes[buffer.first][*kind as usize] += buffer.bytes as isize;
         changes[buffer.last + 1][*kind as usize] -= buffer.bytes as isize;
     }
@@ -110,18 +111,25 @@ fn kinds(program: &Program) -> Vec<MemoryKind> {
             BufferKind::Input => MemoryKind::Inputs,
             BufferKind::Output | BufferKind::Temporary => MemoryKind::Activations,
             BufferKind::Workspace => MemoryKind::Workspace,
+            BufferKind::Host => MemoryKind::OptimizerState,
         })
         .collect();
+    let is_state = |host| program.inputs.iter().any(|port| port.buffer == host);
     for instruction in &program.instructions {
         let (outputs, kind) = match &instruction.action {
             Action::Compute(compute) if instruction.origin.phase != Phase::Forward => {
                 (&compute.outputs, MemoryKind::Gradients)
             }
             Action::Start(start) => (&start.outputs, MemoryKind::Communication),
-            Action::Compute(_) | Action::Wait(_) => continue,
+            // Loaded states; the rest are activations, as what was stored.
+            Action::Move(moved) if is_state(moved.host) => {
+                kinds[moved.buffer.index()] = MemoryKind::OptimizerState;
+                continue;
+            }
+            _ => continue,
         };
         for output in outputs {
-            let is_kept = program.buffer(*output).kind == BufferKind::Persistent;
+            let is_kept = kinds[output.index()] == MemoryKind::OptimizerState;
             if !is_kept {
                 kinds[output.index()] = kind;
             }

@@ -1,8 +1,9 @@
-//! A simulated step as a trace: one track of compute and one of collectives for each class.
+//! A simulated step as a trace: one track of compute and one of collectives for each class, and one for each direction of its
+//! link to host memory if it moves anything.
 
 use crate::clock::Simulation;
 use crate::memory::MemoryKind;
-use partita_program::{Action, Collective, CollectiveOp, ProgramSet};
+use partita_program::{Action, Collective, CollectiveOp, MoveKind, ProgramSet};
 use partita_trace::{Counter, Flow, Span, Trace, TrackId};
 use std::collections::BTreeSet;
 
@@ -12,6 +13,8 @@ impl Simulation {
     pub fn trace(&self, set: &ProgramSet) -> Trace {
         let mut trace = Trace::default();
         let mut tracks: Vec<(TrackId, TrackId)> = Vec::new();
+        // Of the link to host memory: both directions at a time.
+        let mut of_host: Vec<[Option<TrackId>; 2]> = Vec::new();
         let class_of = set.class_of_ranks();
         for class in &self.classes {
             let ranks = match class.ranks[..] {
@@ -21,6 +24,11 @@ impl Simulation {
             };
             let compute = trace.track("predicted", ranks.clone());
             let collectives = trace.track("predicted", format!("{ranks}: collectives"));
+            let mut host = |kind: MoveKind| {
+                let moves = class.moved.iter().any(|moved| moved.moved.kind == kind);
+                moves.then(|| trace.track("predicted", format!("{ranks}: {}s", kind.name())))
+            };
+            of_host.push([host(MoveKind::Load), host(MoveKind::Store)]);
             tracks.push((compute, collectives));
         }
         for ((run, program), &(compute, _)) in self.classes.iter().zip(&set.programs).zip(&tracks) {
@@ -29,7 +37,7 @@ impl Simulation {
                 let origin = &instruction.origin;
                 let category = match instruction.action {
                     Action::Compute(_) => "compute",
-                    Action::Start(_) | Action::Wait(_) => "wait",
+                    _ => "wait",
                 };
                 let mut arguments =
                     vec![("path", origin.path.clone()), ("phase", origin.phase.name().to_string())];
@@ -56,6 +64,21 @@ impl Simulation {
                     name: "memory".to_string(),
                     at_s: *at_s,
                     values,
+                });
+            }
+        }
+        for ((run, program), host) in self.classes.iter().zip(&set.programs).zip(&of_host) {
+            for moved in &run.moved {
+                let buffer = program.buffer(moved.moved.buffer);
+                let kind = moved.moved.kind;
+                let Some(track) = host[kind as usize] else { continue };
+                trace.spans.push(Span {
+                    track,
+                    name: format!("{} {}", kind.name(), buffer.what),
+                    category: "host",
+                    begin_s: moved.begin_s,
+                    duration_s: moved.end_s - moved.begin_s,
+                    arguments: vec![("bytes", buffer.bytes.to_string())],
                 });
             }
         }

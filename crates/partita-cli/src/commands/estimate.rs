@@ -40,6 +40,8 @@ pub struct Choice {
     pub optimizer: &'static str,
     /// Whether layers are recomputed.
     pub recompute: bool,
+    /// Whether optimizer states are in host memory.
+    pub offload: bool,
     /// The fewest devices.
     pub devices: Option<usize>,
     /// Bytes of parameters, gradients and optimizer states on each.
@@ -76,6 +78,7 @@ pub fn estimate(args: &EstimateArgs, session: &Session, output: &mut Output) -> 
             strategy: need.strategy.name(),
             optimizer: need.optimizer,
             recompute: need.recompute,
+            offload: need.offload,
             devices: need.fewest.as_ref().map(|fit| fit.devices),
             state_bytes: fit(&|fit| fit.bytes.parameters + fit.bytes.gradients + fit.bytes.optimizer_state),
             activation_bytes: fit(&|fit| fit.bytes.activations),
@@ -111,6 +114,7 @@ impl Estimate {
                 choice.strategy.to_string(),
                 choice.optimizer.to_string(),
                 if choice.recompute { "full" } else { "none" }.to_string(),
+                if choice.offload { "host" } else { "device" }.to_string(),
                 maybe(choice.devices.map(|devices| devices.to_string())),
                 size(choice.state_bytes),
                 size(choice.activation_bytes),
@@ -128,6 +132,7 @@ impl Estimate {
             "strategy",
             "optimizer",
             "recompute",
+            "states",
             "devices",
             "state",
             "activations",

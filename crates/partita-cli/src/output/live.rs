@@ -44,7 +44,7 @@ pub fn rank_states(runner: &Runner) -> Vec<RankState> {
         let Ok(place) = ranks.binary_search(&event.rank) else { continue };
         match runner.programs()[place].instructions[event.instruction].action {
             Action::Compute(_) => nanos[place][0] += event.nanos(),
-            Action::Start(_) | Action::Wait(_) => nanos[place][1] += event.nanos(),
+            _ => nanos[place][1] += event.nanos(),
         }
     }
     let share = |ns: u64| (end > begin).then(|| ns as f64 / (end - begin) as f64);

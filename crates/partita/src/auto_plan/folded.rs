@@ -4,7 +4,9 @@
 //! (ZeRO), stages, microbatches and recomputation are unfolded from the layer in closed form, for every mesh. The best of
 //! each mesh is then priced as `partita simulate` prices it, its timetable over a clock.
 
-use super::{Candidate, DATA_AXES, Freedom, SearchTime, Searched, Tried, Watch, on_all_cores, storage, with};
+use super::{
+    Candidate, DATA_AXES, Freedom, SearchTime, Searched, Tried, Watch, offloaded, on_all_cores, storage, with,
+};
 use crate::predict::block::{Block, BlockSpec};
 use crate::predict::step::{BlockSeconds, Job, Software, forecast_from, layers_of_stages};
 use crate::predict::unfold::SmallSteps;
@@ -50,6 +52,7 @@ struct Layer {
 struct Guess<'a> {
     mesh: &'a Mesh,
     layer: &'a Layer,
+    source: &'static str,
     plan: &'a Plan,
     microbatches: usize,
     order: Order,
@@ -67,7 +70,7 @@ pub(super) fn search(session: &Session, meshes: &[Mesh], freedom: Freedom, watch
     let start = Instant::now();
     // The storage of each mesh with each layer.
     let is_free = session.pins()?.entries.is_empty();
-    let mut jobs: Vec<(&Mesh, &Layer, Plan, Job)> = Vec::new();
+    let mut jobs: Vec<(&Mesh, &Layer, &'static str, Plan, Job)> = Vec::new();
     for mesh in &meshes {
         let gathers = mesh.axis_named("fsdp").is_some_and(|axis| axis.size > 1);
         // What a part of a layer recomputes from gathered parameters would keep these.
@@ -76,16 +79,19 @@ pub(super) fn search(session: &Session, meshes: &[Mesh], freedom: Freedom, watch
         {
             let on_mesh = session.clone().with_mesh(mesh.clone()).with_microbatches(1);
             for plan in stored(mesh, &layer.plan, is_free)? {
-                match on_mesh.job_under(&plan) {
-                    Ok(job) => jobs.push((mesh, layer, plan, job)),
-                    Err(error) => tried.refuse(mesh, layer.source, error),
+                let away = offloaded(session, layer.source, &plan)?;
+                for (source, plan) in [(layer.source, plan)].into_iter().chain(away) {
+                    match on_mesh.job_under(&plan) {
+                        Ok(job) => jobs.push((mesh, layer, source, plan, job)),
+                        Err(error) => tried.refuse(mesh, source, error),
+                    }
                 }
             }
         }
     }
     let cluster = &session.config().cluster;
     let mut guesses: Vec<Guess> = Vec::new();
-    for (mesh, layer, plan, job) in &jobs {
+    for (mesh, layer, source, plan, job) in &jobs {
         for microbatches in microbatches_on(session, mesh, freedom) {
             let rows = session.config().train.batch / (batch_shards(mesh) * microbatches).max(1);
             let Some((block, of_block)) = layer.of_rows.get(&rows) else { continue };
@@ -100,7 +106,17 @@ pub(super) fn search(session: &Session, meshes: &[Mesh], freedom: Freedom, watch
                 own.block.rows = rows;
                 let forecast = forecast_from(&own, block, cluster, &Software::default(), of_block)?;
                 let (bytes, step_s) = (forecast.fullest().total(), forecast.seconds.step_s);
-                guesses.push(Guess { mesh, layer, plan, microbatches, order, job, step_s, bytes });
+                // States go to host memory only where they do not fit beside the rest, and fit there.
+                let device = &cluster.device;
+                let kept = forecast.fullest().parameters / job.bytes.parameter;
+                let shared = if matches!(job.zero, 1 | 2) { job.shard_group as f64 } else { 1.0 };
+                let away = job.bytes.host * kept / shared;
+                let fits = (bytes + away) * DOUBT < device.memory_bytes as f64;
+                if *source != layer.source && (fits || away > device.host_bytes as f64) {
+                    continue;
+                }
+                let source = *source;
+                guesses.push(Guess { mesh, layer, source, plan, microbatches, order, job, step_s, bytes });
             }
         }
     }
@@ -172,7 +188,7 @@ fn priced(session: &Session, guesses: Vec<Guess>, watch: Watch) -> Tried {
             for guess in &chosen[number] {
                 match candidate(session, guess, &small) {
                     Ok(found) => tried.found.push(found),
-                    Err(error) => tried.refuse(guess.mesh, guess.layer.source, error),
+                    Err(error) => tried.refuse(guess.mesh, guess.source, error),
                 }
             }
             tried
@@ -196,7 +212,7 @@ fn priced(session: &Session, guesses: Vec<Guess>, watch: Watch) -> Tried {
 }
 
 /// What guesses have in common whose estimates err alike: a pipeline and its timetable, what data parallel ranks share.
-type Class = (bool, String, u8, [bool; 3]);
+type Class = (bool, String, u8, [bool; 4]);
 
 impl Guess<'_> {
     /// What guesses with the same small steps have in common.
@@ -213,7 +229,8 @@ impl Guess<'_> {
         let order = if is_looped { "looped" } else { self.order.name() };
         let Job { zero, shard_group, dp, cp, ref block, .. } = *self.job;
         let has_replicas = zero == 3 && shard_group < dp;
-        (self.job.pp > 1, order.to_string(), zero, [has_replicas, block.ep > 1, cp > 1])
+        let others = [has_replicas, block.ep > 1, cp > 1, self.job.bytes.host > 0.0];
+        (self.job.pp > 1, order.to_string(), zero, others)
     }
 }
 
@@ -486,7 +503,7 @@ fn searched(
 }
 
 fn candidate(session: &Session, guess: &Guess, small: &SmallSteps) -> Result<Candidate> {
-    let Guess { mesh, layer, plan, microbatches, order, job, .. } = guess;
+    let Guess { mesh, layer, source, plan, microbatches, order, job, .. } = guess;
     let session = session
         .clone()
         .with_mesh((*mesh).clone())
@@ -503,7 +520,7 @@ fn candidate(session: &Session, guess: &Guess, small: &SmallSteps) -> Result<Can
     });
     Ok(Candidate {
         mesh: (*mesh).clone(),
-        source: layer.source,
+        source,
         plan: (*plan).clone(),
         microbatches: *microbatches,
         timetable: order.clone(),

@@ -8,6 +8,7 @@ mod folded;
 pub mod tables;
 mod trial;
 
+use crate::predict::fold::states;
 use crate::session::Session;
 use partita_base::{Diagnostic, Result};
 use partita_cost::{Cluster, Collective};
@@ -15,7 +16,7 @@ use partita_mesh::Mesh;
 use partita_nn::Model;
 use partita_pipeline::Order;
 use partita_planner::intra::Prices;
-use partita_schedule::{PIPELINE_AXIS, Plan, batch_shards};
+use partita_schedule::{Entry, Offloaded, PIPELINE_AXIS, Plan, Primitive, batch_shards};
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicUsize, Ordering as AtomicOrdering};
 use std::sync::{Mutex, PoisonError};
@@ -70,6 +71,13 @@ impl Candidate {
     pub fn other_timetable(&self) -> Option<&str> {
         let is_pipeline = self.mesh.axis_named(PIPELINE_AXIS).is_some_and(|axis| axis.size > 1);
         (is_pipeline && self.timetable != Order::default()).then(|| self.timetable.name())
+    }
+
+    /// Whether optimizer states are in host memory.
+    pub fn offloads(&self) -> bool {
+        let is_states =
+            |entry: &Entry| matches!(entry.primitive, Primitive::Offload { what: Offloaded::Optimizer, .. });
+        self.plan.entries.iter().any(is_states)
     }
 
     /// The order of candidates: those that fit, then those without idle axes, then the fastest. Of equals, the one with
@@ -136,16 +144,22 @@ pub struct AutoPlan {
 }
 
 impl AutoPlan {
-    /// What the axes of the best plan beyond `pp`, `dp`, `fsdp` and `tp` gain over the best candidate without each; and of
-    /// such axes that were tried in vain, what they would cost.
+    /// What the axes of the best plan beyond `pp`, `dp`, `fsdp` and `tp`, and host memory, gain over the best candidate
+    /// without each; and of those that were tried in vain, what they would cost.
     pub fn reasons(&self, limit: u64) -> Vec<String> {
         let has = |candidate: &Candidate, axis: &str| {
             candidate.mesh.axis_named(axis).is_some_and(|axis| axis.size > 1)
         };
+        let has = |candidate: &Candidate, what: &str| match what {
+            "offload" => candidate.offloads(),
+            axis => has(candidate, axis),
+        };
         let mut reasons = Vec::new();
-        for (axis, what) in
-            [("ep", "ranks share the experts of a layer"), ("cp", "ranks share the tokens of a row")]
-        {
+        for (axis, what) in [
+            ("ep", "ranks share the experts of a layer"),
+            ("cp", "ranks share the tokens of a row"),
+            ("offload", "optimizer states are in host memory"),
+        ] {
             let pays = has(&self.best, axis);
             let mut others = self.others.iter().filter(|other| other.bytes <= limit && other.idle.is_none());
             let other = others.find(|other| has(other, axis) != pays);
@@ -460,9 +474,27 @@ fn storage(mesh: &Mesh) -> Result<Plan> {
     Ok(plan)
 }
 
+/// A plan whose optimizer states are in host memory, and what it is called; none if the optimizer has none, or the plan
+/// says where they are.
+fn offloaded(session: &Session, source: &'static str, plan: &Plan) -> Result<Option<(&'static str, Plan)>> {
+    let is_said = plan.entries.iter().any(|entry| matches!(entry.primitive, Primitive::Offload { .. }));
+    if is_said || states(&session.config().step.optimizer) == 0.0 {
+        return Ok(None);
+    }
+    let source = match source {
+        "planner" => "planner, offload",
+        "ready plan" => "ready plan, offload",
+        "ready plan, vocab-parallel" => "ready plan, vocab-parallel, offload",
+        _ => "given lines, offload",
+    };
+    let mut plan = plan.clone();
+    plan.add("**", "offload(optimizer)", "planner")?;
+    Ok(Some((source, plan)))
+}
+
 /// A plan with more lines behind it.
 fn with(plan: &Plan, more: &Plan) -> Plan {
-    let is_new = |entry: &&partita_schedule::Entry| !plan.entries.contains(*entry);
+    let is_new = |entry: &&Entry| !plan.entries.contains(*entry);
     let more = more.entries.iter().filter(is_new).cloned();
     Plan { entries: plan.entries.iter().cloned().chain(more).collect() }
 }

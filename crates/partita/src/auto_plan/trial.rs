@@ -4,7 +4,7 @@
 //! These plans and the ready ones are built as any other plan, and ranked by their work and their collectives one after
 //! another. The best of each source is lowered and priced.
 
-use super::{Candidate, DATA_AXES, Freedom, SearchTime, Searched, Tried, storage, with};
+use super::{Candidate, DATA_AXES, Freedom, SearchTime, Searched, Tried, offloaded, storage, with};
 use crate::session::{Session, with_loss};
 use partita_base::{Diagnostic, Result};
 use partita_ir::{Graph, Phase, Registry};
@@ -268,15 +268,33 @@ impl<'a> Trial<'a> {
         Ok(Ranked { source, plan, idle: idle_axis(&built), built, seconds })
     }
 
-    /// Prices a plan, and where it does not fit, the same with the layers recomputed.
+    /// Prices a plan, and where it does not fit, the same with the layers recomputed, with optimizer states in host memory, or
+    /// both.
     fn candidates(&self, ranked: Ranked) -> Result<Vec<Candidate>> {
         let limit = self.session.config().cluster.device.memory_bytes;
         let blocks = blocks(&self.model.forward);
         let first = self.candidate(ranked)?;
-        if first.bytes <= limit || blocks.is_empty() {
+        if first.bytes <= limit {
             return Ok(vec![first]);
         }
-        let mut plan = first.plan.clone();
+        let mut found = vec![first];
+        let (source, plan) = (found[0].source, found[0].plan.clone());
+        if !blocks.is_empty() {
+            let recomputed = self.recomputed(&blocks, &plan)?;
+            found.extend(self.rank(source, recomputed).and_then(|ranked| self.candidate(ranked)).ok());
+        }
+        for plan in found.iter().map(|candidate| candidate.plan.clone()).collect::<Vec<Plan>>() {
+            if let Some((source, plan)) = offloaded(&self.session, source, &plan)? {
+                let candidate = self.rank(source, plan).and_then(|ranked| self.candidate(ranked));
+                found.extend(candidate);
+            }
+        }
+        Ok(found)
+    }
+
+    /// A plan with the layers recomputed.
+    fn recomputed(&self, blocks: &[String], plan: &Plan) -> Result<Plan> {
+        let mut plan = plan.clone();
         let mut modules: Vec<String> = blocks
             .iter()
             .map(|block| format!("{}*", block.trim_end_matches(|c: char| c.is_ascii_digit())))
@@ -285,13 +303,20 @@ impl<'a> Trial<'a> {
         for modules in modules {
             plan.add(&modules, "checkpoint", "planner")?;
         }
-        let recomputed = self.rank(first.source, plan).and_then(|ranked| self.candidate(ranked));
-        Ok([first].into_iter().chain(recomputed.ok()).collect())
+        Ok(plan)
     }
 
     fn candidate(&self, ranked: Ranked) -> Result<Candidate> {
         let Ranked { source, plan, built, idle, .. } = ranked;
         let price = self.session.price_of(&built)?;
+        let (device, host_bytes) = (&self.session.config().cluster.device, price.host_bytes());
+        if host_bytes > device.host_bytes {
+            return Err(Diagnostic::new("E520", "what a plan offloads does not fit host memory")
+                .at(format!("cluster `{}`", self.session.config().cluster.name))
+                .expected(format!("at most {} bytes for a device", device.host_bytes))
+                .found(format!("{host_bytes} bytes"))
+                .help("offload the states of fewer layers, or shard them over more ranks"));
+        }
         let stage = |stage: &partita_schedule::Stage| {
             let own = blocks(&stage.partitioned.graph);
             let text = |block: Option<&String>| block.cloned().unwrap_or_default();

@@ -370,7 +370,7 @@ fn writers(program: &Program) -> Vec<Option<usize>> {
         let outputs = match &instruction.action {
             Action::Compute(compute) => &compute.outputs,
             Action::Start(start) => &start.outputs,
-            Action::Wait(_) => continue,
+            Action::Wait(_) | Action::Move(_) | Action::Moved(_) => continue,
         };
         for output in outputs {
             writer[output.index()].get_or_insert(at);
@@ -385,7 +385,8 @@ fn items(program: &Program, set: &ProgramSet) -> Vec<Item> {
         match &instruction.action {
             Action::Compute(compute) => Some(of_region(program, compute, place, phase)),
             Action::Start(start) => of_collective(&set.collectives[start.collective.index()], place, phase),
-            Action::Wait(_) => None,
+            // What is offloaded is priced beside the closed form.
+            Action::Wait(_) | Action::Move(_) | Action::Moved(_) => None,
         }
     };
     program.instructions.iter().filter_map(item).collect()

@@ -43,10 +43,13 @@ pub(super) fn bytes_of_slices(job: &Job, block: &Block, counts: &[usize], in_fli
         let gathered = if job.zero == 3 { at_once * of_layer * job.bytes.gathered } else { 0.0 };
         let message = if job.pp > 1 { 2.0 * block.stream_bytes } else { 0.0 };
         let tokens = job.cp as f64;
+        // Of states in host memory, those of a parameter in use, of the next one and of the one before are here.
+        let largest = at(&one.parameters, Place::First).max(of_layer / 3.0).min(elements);
+        let window = 3.0 * largest.min(elements / 3.0);
         Bytes {
             parameters: elements * job.bytes.parameter / over(3),
             gradients: elements * job.bytes.gradient / over(2),
-            optimizer_state: elements * job.bytes.state / over(1),
+            optimizer_state: (elements * job.bytes.state + window * job.bytes.host) / over(1),
             activations: (saved + transient) / tokens,
             communication: gathered + message,
         }

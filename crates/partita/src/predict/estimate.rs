@@ -60,6 +60,8 @@ pub struct Need {
     pub optimizer: &'static str,
     /// Whether layers are recomputed.
     pub recompute: bool,
+    /// Whether optimizer states are in host memory.
+    pub offload: bool,
     /// The fewest devices, a power of two, and what they do; `None` if none of the tried counts is enough.
     pub fewest: Option<Fit>,
     /// Bytes of one device at the largest count that was tried.
@@ -93,18 +95,31 @@ pub fn needs(model: &Arc<dyn ModelSource>, cluster: &Cluster, most: usize) -> Re
     let mut blocks = Blocks::default();
     let (mut found, mut parameters) = (Vec::new(), 0.0);
     for strategy in Strategy::ALL {
-        for recompute in [false, true] {
-            for (optimizer, states) in OPTIMIZERS {
-                let mut need =
-                    Need { strategy, optimizer, recompute, fewest: None, least_bytes: f64::INFINITY };
+        for (recompute, offload) in [(false, false), (true, false), (false, true), (true, true)] {
+            for (optimizer, states) in OPTIMIZERS.into_iter().filter(|(_, states)| !offload || *states > 0.0)
+            {
+                let mut need = Need {
+                    strategy,
+                    optimizer,
+                    recompute,
+                    offload,
+                    fewest: None,
+                    least_bytes: f64::INFINITY,
+                };
                 let counts = (0..).map(|power| 1usize << power).take_while(|&count| count <= most);
                 for devices in counts {
-                    let Some(job) = job(model, strategy, recompute, states, devices, 1)? else { continue };
+                    let Some(job) = job(model, strategy, [recompute, offload], states, devices)? else {
+                        continue;
+                    };
                     let forecast = blocks.forecast(&job, cluster, &Software::default())?;
                     parameters = forecast.parameters;
                     let bytes = forecast.fullest();
                     need.least_bytes = need.least_bytes.min(bytes.total());
-                    if bytes.total() + CONTEXT_BYTES > cluster.device.memory_bytes as f64 {
+                    let over = if matches!(strategy, Strategy::Zero(_)) { devices as f64 } else { 1.0 };
+                    let on_host = parameters * job.bytes.host / over / job.block.tp as f64;
+                    if bytes.total() + CONTEXT_BYTES > cluster.device.memory_bytes as f64
+                        || on_host > cluster.device.host_bytes as f64
+                    {
                         continue;
                     }
                     // What a row adds grows with the rows.
@@ -133,10 +148,9 @@ pub fn needs(model: &Arc<dyn ModelSource>, cluster: &Cluster, most: usize) -> Re
 fn job(
     model: &Arc<dyn ModelSource>,
     strategy: Strategy,
-    recompute: bool,
+    [recompute, offload]: [bool; 2],
     states: f64,
     devices: usize,
-    rows: usize,
 ) -> Result<Option<Job>> {
     let [layers, _, dim] = model.stream().ok_or_else(|| {
         Diagnostic::new("E511", format!("`{}` has no repeated layers to fold", model.name()))
@@ -155,7 +169,7 @@ fn job(
             model: model.clone(),
             tp,
             ep: 1,
-            rows,
+            rows: 1,
             dtype: DType::BF16,
             sequence_parallel: tp > 1,
             vocab_parallel: tp > 1,
@@ -182,7 +196,8 @@ fn job(
         bytes: ParameterBytes {
             parameter: 4.0,
             gradient: 4.0,
-            state: 4.0 * states,
+            state: if offload { 0.0 } else { 4.0 * states },
+            host: if offload { 4.0 * states } else { 0.0 },
             reduced: 2.0,
             gathered: 2.0,
         },

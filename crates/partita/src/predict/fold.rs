@@ -1,11 +1,11 @@
 //! The step of a session as a job: the axes of its mesh, its plan and its config.
 
 use super::block::{BlockSpec, Recompute};
-use super::step::{AttentionKernel, Job, own_bytes};
+use super::step::{AttentionKernel, Job, ParameterBytes, own_bytes};
 use crate::session::Session;
 use partita_base::{Diagnostic, Result};
 use partita_nn::Optimizer;
-use partita_schedule::{Entry, Kind, Plan, Primitive, batch_shards};
+use partita_schedule::{Entry, Kind, Offloaded, Plan, Primitive, batch_shards};
 
 /// The states of an optimizer for each element of a parameter, in numbers of single precision. Means of rows and columns,
 /// and the scales of blocks, count as nothing.
@@ -53,6 +53,14 @@ pub fn job_of(session: &Session, plan: Option<Plan>) -> Result<Job> {
         Primitive::Style(style) if style.is_storage() => Some(style.kind),
         _ => None,
     };
+    let offloads = |entry: &Entry| match entry.primitive {
+        Primitive::Offload { what, .. } => Some(what),
+        _ => None,
+    };
+    let mut bytes = own_bytes(config.train.dtype, states(&config.step.optimizer));
+    if plan.iter().flat_map(|plan| &plan.entries).any(|entry| offloads(entry) == Some(Offloaded::Optimizer)) {
+        bytes = ParameterBytes { state: 0.0, host: bytes.state, ..bytes };
+    }
     let kinds: Vec<Kind> = plan.iter().flat_map(|plan| plan.entries.iter().filter_map(storage)).collect();
     let has = |kind: Kind| kinds.contains(&kind);
     let (zero, shard_group) = match () {
@@ -71,7 +79,7 @@ pub fn job_of(session: &Session, plan: Option<Plan>) -> Result<Job> {
     }
     let within = |entry: &Entry| {
         let splits = matches!(&entry.primitive, Primitive::PipelineSplit { .. });
-        storage(entry).is_none() && !splits
+        storage(entry).is_none() && !splits && offloads(entry).is_none()
     };
     let lines = plan.map(|plan| Plan { entries: plan.entries.into_iter().filter(within).collect() });
     Ok(Job {
@@ -103,7 +111,7 @@ pub fn job_of(session: &Session, plan: Option<Plan>) -> Result<Job> {
         overlaps: true,
         matmul_rate: 1.0,
         attention: AttentionKernel::Fused(0.5),
-        bytes: own_bytes(config.train.dtype, states(&config.step.optimizer)),
+        bytes,
     })
 }
 

@@ -220,7 +220,14 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
             bytes: if is_sharded {
                 // Parameters, gradients and moments in single precision, each sharded; gathered in half precision.
                 let reduced = if dtype.contains("PURE") { 2.0 } else { 4.0 };
-                ParameterBytes { parameter: 4.0, gradient: 4.0, state: 8.0, reduced, gathered: 2.0 }
+                ParameterBytes {
+                    parameter: 4.0,
+                    gradient: 4.0,
+                    state: 8.0,
+                    host: 0.0,
+                    reduced,
+                    gathered: 2.0,
+                }
             } else {
                 // Parameters and gradients in half precision; master parameters and moments in single precision, and
                 // gradients in single precision too: in DeepSpeed they belong to the sharded states in f16 and not in
@@ -240,6 +247,7 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
                     parameter: 2.0,
                     gradient,
                     state,
+                    host: 0.0,
                     reduced: f64::min(gradient, 4.0),
                     gathered: 2.0,
                 }

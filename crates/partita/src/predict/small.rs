@@ -233,7 +233,7 @@ impl Reading<'_> {
         // Waits for other slices do not count.
         let is_counted = |event: &&Event| match &program.instructions[event.instruction].action {
             Action::Wait(collective) => self.set.collectives[collective.index()].kind != CollectiveKind::Send,
-            Action::Compute(_) | Action::Start(_) => true,
+            _ => true,
         };
         let events: Vec<&Event> = run.events.iter().filter(is_counted).collect();
         let task_of: Vec<Option<usize>> =
@@ -258,7 +258,7 @@ impl Reading<'_> {
             let spent = read.spent.entry(own).or_default();
             match program.instructions[event.instruction].action {
                 Action::Compute(_) => spent.compute += seconds,
-                Action::Start(_) | Action::Wait(_) => spent.exposed += seconds,
+                _ => spent.exposed += seconds,
             }
             let sent = current.filter(|&task| own == part(task)).and_then(|task| sends[task]);
             if sent.is_some_and(|sent| event.instruction > sent) {

@@ -69,6 +69,8 @@ pub struct ParameterBytes {
     pub gradient: f64,
     /// The optimizer's states, a master copy included.
     pub state: f64,
+    /// The optimizer's states that are in host memory instead.
+    pub host: f64,
     /// The gradient as it is reduced over ranks.
     pub reduced: f64,
     /// The parameter as it is gathered from ranks, and as matmuls read it.
@@ -386,8 +388,13 @@ impl Priced {
         // The programs keep what they keep; a run with a master copy or another gradient moves more.
         let elements: f64 = block.one.parameters.iter().sum();
         let own = block.one.state_bytes / elements + job.block.dtype.size_bytes() as f64;
-        let traffic = (job.bytes.state + job.bytes.gradient) / own;
+        let traffic = (job.bytes.state + job.bytes.host + job.bytes.gradient) / own;
         let update_s = (pieces.update[0] * layers_per_slice + pieces.update[1]) / sharded * traffic;
+        // States are loaded and stored while the update goes on.
+        let of_layer = block.layer(|traced| traced.parameters.iter().sum());
+        let of_slice = elements + of_layer * (layers_per_slice - 1.0);
+        let host_s = of_slice * job.bytes.host / sharded / cluster.device.host_bytes_per_s;
+        let update_s = update_s.max(host_s);
         Priced { pieces, exchanges: Exchanges::of(job, block, cluster), update_s }
     }
 
@@ -537,7 +544,8 @@ fn timetable_s(job: &Job, per_stage: &[[Seconds; 2]], slowest: Seconds) -> Resul
 /// The bytes of the library's own steps: parameters and gradients in the type of the model, states in single precision.
 pub fn own_bytes(dtype: DType, states: f64) -> ParameterBytes {
     let size = dtype.size_bytes() as f64;
-    ParameterBytes { parameter: size, gradient: size, state: 4.0 * states, reduced: size, gathered: size }
+    let (state, host) = (4.0 * states, 0.0);
+    ParameterBytes { parameter: size, gradient: size, state, host, reduced: size, gathered: size }
 }
 
 /// What recomputation is called.

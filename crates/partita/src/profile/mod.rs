@@ -275,7 +275,7 @@ fn collective_of(program: &Program, instruction: usize) -> Option<CollectiveId> 
     match &program.instructions[instruction].action {
         Action::Start(start) => Some(start.collective),
         Action::Wait(collective) => Some(*collective),
-        Action::Compute(_) => None,
+        Action::Compute(_) | Action::Move(_) | Action::Moved(_) => None,
     }
 }
 

@@ -168,6 +168,8 @@ pub fn label(program: &Program, instruction: &Instruction, between: &str) -> Str
     match &instruction.action {
         Action::Start(_) => format!("start {what}"),
         Action::Wait(_) => format!("wait {what}"),
+        Action::Move(moved) => format!("start {} {what}", moved.kind.name()),
+        Action::Moved(moved) => format!("wait {} {what}", moved.kind.name()),
         Action::Compute(compute) => {
             let is_matmul = program.region(compute.region).kind == RegionKind::Single && what.contains("dot");
             if !is_matmul {

@@ -92,6 +92,8 @@ fn span(event: &Event, program: &Program, track: TrackId, at: &dyn Fn(u64) -> f6
         Action::Compute(_) => (origin.what.clone(), "compute"),
         Action::Start(_) => (format!("start {}", origin.what), "start"),
         Action::Wait(_) => (format!("wait for {}", origin.what), "wait"),
+        Action::Move(moved) => (format!("start the {} of {}", moved.kind.name(), origin.what), "start"),
+        Action::Moved(moved) => (format!("wait for the {} of {}", moved.kind.name(), origin.what), "wait"),
     };
     let mut arguments = vec![("path", origin.path.clone()), ("phase", origin.phase.name().to_string())];
     arguments.push(("bytes", event.bytes.to_string()));
@@ -150,7 +152,7 @@ fn in_flight(
                     flights.push((*collective, bytes, begin_s, at(done.end_ns)));
                 }
             }
-            Action::Compute(_) => {}
+            Action::Compute(_) | Action::Move(_) | Action::Moved(_) => {}
         }
     }
     flights.sort_by(|a, b| a.2.total_cmp(&b.2));

@@ -106,7 +106,7 @@ pub fn sets_layouts(entry: &Entry) -> bool {
         Primitive::PipelineSplit { mesh, ranks } => mesh.is_some() || !ranks.is_empty(),
         Primitive::Checkpoint { pattern } => pattern.is_some(),
         Primitive::Precision { .. } | Primitive::Annotate { .. } | Primitive::Layers { .. } => false,
-        Primitive::ForkRng => false,
+        Primitive::ForkRng | Primitive::Offload { .. } => false,
         _ => true,
     }
 }

@@ -16,6 +16,7 @@ mod imports;
 mod infer;
 mod keys;
 mod long_context;
+mod offload;
 mod optimizers;
 mod paused;
 mod pipeline;

@@ -126,7 +126,7 @@ fn no_state_is_replaced_before_the_step_is_checked() {
                     let writes = |instruction: &Instruction| match &instruction.action {
                         Action::Compute(compute) => compute.outputs.iter().any(|id| state.contains(id)),
                         Action::Start(start) => start.outputs.iter().any(|id| state.contains(id)),
-                        Action::Wait(_) => false,
+                        _ => false,
                     };
                     let first =
                         program.instructions.iter().position(writes).expect("a step replaces its state");

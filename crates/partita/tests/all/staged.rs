@@ -118,6 +118,7 @@ pub fn programs(cut: &Cut, timetable: &Timetable, options: &LowerOptions) -> Res
         stages: cut.stages.iter().enumerate().map(stage).collect(),
         edges: cut.edges.iter().map(edge).collect(),
         timetable: Some(timetable),
+        offload: partita_program::Offload::default(),
     };
     lower_stages(&stages, options, &Evaluation)
 }

@@ -7,7 +7,7 @@ use crate::passes::occupied::{Crowd, Occupied};
 use crate::program::{Action, BufferId, BufferKind, Compute, Instruction, Origin, Program, RegionKind, View};
 use indexmap::IndexMap;
 
-/// The (first, last) instructions of each access to a buffer. A collective accesses its buffers
+/// The (first, last) instructions of each access to a buffer. A collective or a move accesses its buffers
 /// from its start to its wait.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Accesses {
@@ -24,23 +24,25 @@ impl Accesses {
 /// The accesses of every buffer. A collective without a wait lasts to the end.
 pub(crate) fn accesses(program: &Program) -> Vec<Accesses> {
     let end = program.instructions.len().saturating_sub(1);
-    let mut waits = IndexMap::new();
+    let (mut waits, mut moved) = (IndexMap::new(), IndexMap::new());
     for (index, instruction) in program.instructions.iter().enumerate() {
-        if let Action::Wait(collective) = instruction.action {
-            waits.entry(collective).or_insert(index);
+        match instruction.action {
+            Action::Wait(collective) => _ = waits.entry(collective).or_insert(index),
+            Action::Moved(of) => _ = moved.entry(of).or_insert(index),
+            Action::Compute(_) | Action::Start(_) | Action::Move(_) => {}
         }
     }
     let mut accesses = vec![Accesses::default(); program.buffers.len()];
     for (index, instruction) in program.instructions.iter().enumerate() {
-        let (inputs, outputs, last) = match &instruction.action {
-            Action::Compute(compute) => (&compute.inputs, &compute.outputs, index),
-            Action::Start(start) => {
-                (&start.inputs, &start.outputs, waits.get(&start.collective).copied().unwrap_or(end))
-            }
-            Action::Wait(_) => continue,
+        let last = match &instruction.action {
+            Action::Compute(_) => index,
+            Action::Start(start) => waits.get(&start.collective).copied().unwrap_or(end),
+            Action::Move(of) => moved.get(of).copied().unwrap_or(end),
+            Action::Wait(_) | Action::Moved(_) => continue,
         };
-        for view in inputs {
-            accesses[view.buffer.index()].reads.push((index, last));
+        let (inputs, outputs) = instruction.action.accesses();
+        for input in inputs {
+            accesses[input.index()].reads.push((index, last));
         }
         for output in outputs {
             accesses[output.index()].writes.push((index, last));
@@ -150,6 +152,10 @@ fn rename(mut program: Program, renamed: &[BufferId]) -> Program {
                 start.outputs.iter_mut().for_each(rename);
             }
             Action::Wait(_) => {}
+            Action::Move(moved) | Action::Moved(moved) => {
+                rename(&mut moved.buffer);
+                rename(&mut moved.host);
+            }
         }
     }
     program.inputs.iter_mut().chain(&mut program.outputs).for_each(|port| rename(&mut port.buffer));
@@ -177,7 +183,7 @@ pub(crate) fn assign(mut program: Program) -> Program {
     for (buffer, accesses) in program.buffers.iter_mut().zip(&accesses) {
         let first = accesses.writes.iter().chain(&accesses.reads).map(|&(first, _)| first).min();
         (buffer.first, buffer.last) = match buffer.kind {
-            BufferKind::Persistent => (0, end),
+            BufferKind::Persistent | BufferKind::Host => (0, end),
             BufferKind::Input => (0, accesses.last().unwrap_or(0)),
             BufferKind::Output => (first.unwrap_or(0), end),
             BufferKind::Temporary | BufferKind::Workspace => {
@@ -189,19 +195,24 @@ pub(crate) fn assign(mut program: Program) -> Program {
     let aligned = |bytes: usize| bytes.next_multiple_of(ALIGNMENT_BYTES);
 
     let mut storages: IndexMap<usize, Storage> = IndexMap::new();
-    let mut base = 0;
+    let (mut base, mut host) = (0, 0);
     for (index, buffer) in program.buffers.iter_mut().enumerate() {
-        if buffer.kind == BufferKind::Persistent {
-            buffer.offset_bytes = base;
-            base += aligned(buffer.bytes);
-        } else {
-            let fresh = Storage { first: buffer.first, last: buffer.last, bytes: 0 };
-            let storage = storages.entry(storage_of[index]).or_insert(fresh);
-            storage.first = storage.first.min(buffer.first);
-            storage.last = storage.last.max(buffer.last);
-            storage.bytes = storage.bytes.max(aligned(buffer.bytes));
-        }
+        let end = match buffer.kind {
+            BufferKind::Persistent => &mut base,
+            BufferKind::Host => &mut host,
+            _ => {
+                let fresh = Storage { first: buffer.first, last: buffer.last, bytes: 0 };
+                let storage = storages.entry(storage_of[index]).or_insert(fresh);
+                storage.first = storage.first.min(buffer.first);
+                storage.last = storage.last.max(buffer.last);
+                storage.bytes = storage.bytes.max(aligned(buffer.bytes));
+                continue;
+            }
+        };
+        buffer.offset_bytes = *end;
+        *end += aligned(buffer.bytes);
     }
+    program.host_bytes = host;
     let crowd = Crowd::of(storages.values(), program.instructions.len());
     let mut by_size: Vec<usize> = (0..storages.len()).collect();
     by_size.sort_by_key(|&s| (std::cmp::Reverse(storages[s].bytes), storages[s].first, s));
@@ -210,12 +221,13 @@ pub(crate) fn assign(mut program: Program) -> Program {
     let maps = [by_size, by_crowd].map(|order| place(&storages, &order, base, program.instructions.len()));
     let (_, offsets) = maps.into_iter().min_by_key(|(end, _)| *end).expect("there are two");
     for (index, buffer) in program.buffers.iter_mut().enumerate() {
-        if buffer.kind != BufferKind::Persistent {
+        if !matches!(buffer.kind, BufferKind::Persistent | BufferKind::Host) {
             let storage = storages.get_index_of(&storage_of[index]).expect("it has one");
             buffer.offset_bytes = offsets[storage];
         }
     }
-    program.arena_bytes = program.buffers.iter().map(|b| b.offset_bytes + b.bytes).max().unwrap_or(0);
+    let of_arena = program.buffers.iter().filter(|buffer| buffer.kind != BufferKind::Host);
+    program.arena_bytes = of_arena.map(|b| b.offset_bytes + b.bytes).max().unwrap_or(0);
     program
 }
 
@@ -276,7 +288,8 @@ fn share(program: &Program) -> Vec<usize> {
         let Action::Compute(compute) = &instruction.action else { continue };
         let mut donors: Vec<BufferId> = Vec::new();
         for &output in &compute.outputs {
-            if program.buffer(output).kind == BufferKind::Persistent {
+            // What has memory already, such as a state that was loaded, keeps it.
+            if program.buffer(output).kind == BufferKind::Persistent || program.buffer(output).first < index {
                 continue;
             }
             let donor = compute.inputs.iter().map(|view| view.buffer).find(|&input| {

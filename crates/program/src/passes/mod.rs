@@ -14,6 +14,7 @@ pub(crate) mod head;
 pub(crate) mod keep;
 pub(crate) mod memory;
 mod occupied;
+pub(crate) mod offload;
 pub(crate) mod order;
 pub(crate) mod overlap;
 pub(crate) mod pause;
@@ -31,7 +32,7 @@ use fuse::{Fusion, Step};
 use head::HeadCut;
 use order::Item;
 use partita_base::{Diagnostic, Result, did_you_mean};
-use partita_ir::{ClassGraph, Graph, NodeId, Operation, Role, ValueId, text};
+use partita_ir::{ClassGraph, Graph, NodeId, Offload, Operation, Role, ValueId, text};
 use std::fmt::Write;
 use timing::Timing;
 
@@ -65,6 +66,8 @@ pub struct Lowering {
     edges: Edges,
     /// When tasks run, if a timetable orders them.
     timing: Option<Timing>,
+    /// What is kept in host memory.
+    offload: Offload,
     /// The buckets: collectives that run as one, and sends over edges.
     buckets: Vec<Bucket>,
     /// The order of nodes and of the starts and waits of collectives.
@@ -197,6 +200,14 @@ pub const PASSES: &[Pass] = &[
         },
     },
     Pass {
+        name: "offload",
+        about: "keep states and activations in host memory while nothing uses them",
+        run: |lowering, _| {
+            let what = lowering.offload.clone();
+            Ok(lowering.each_program(|program| offload::offload(program, &what)))
+        },
+    },
+    Pass {
         name: "pause",
         about: "find the end of the forward pass, where the cotangents are given",
         run: |lowering, _| {
@@ -252,8 +263,20 @@ impl Lowering {
         };
         let roles = graphs.iter().map(roles).collect();
         let (buckets, items, steps) = (Vec::new(), Vec::new(), Vec::new());
-        let timing = None;
-        Ok(Lowering { classes, graphs, roles, edges, timing, buckets, items, steps, fusion: None, set: None })
+        let (timing, offload) = (None, Offload::default());
+        Ok(Lowering {
+            classes,
+            graphs,
+            roles,
+            edges,
+            timing,
+            offload,
+            buckets,
+            items,
+            steps,
+            fusion: None,
+            set: None,
+        })
     }
 
     /// Runs these passes in order; `after` receives the result of each.
@@ -354,6 +377,11 @@ impl Lowering {
     pub(crate) fn sent(&self) -> Vec<(usize, ValueId)> {
         let value = |&(position, edge): &(usize, usize)| (edge, self.graphs[0].outputs[position]);
         self.edges.sent.iter().map(value).collect()
+    }
+
+    /// Sets what is kept in host memory.
+    pub(crate) fn offloading(self, offload: &Offload) -> Lowering {
+        Lowering { offload: offload.clone(), ..self }
     }
 
     /// Sets the timing of a timetable's tasks, which later passes follow.

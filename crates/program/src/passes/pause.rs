@@ -61,6 +61,7 @@ pub(crate) fn place(mut program: Program) -> Program {
             Action::Compute(compute) => written(&mut writers, &compute.outputs, index),
             Action::Start(start) => written(&mut writers, &start.outputs, index),
             Action::Wait(collective) => _ = waits.insert(*collective, index),
+            Action::Move(_) | Action::Moved(_) => {}
         }
     }
     // Where the value of a buffer is known; `None` if the backward pass computes it.
@@ -69,7 +70,7 @@ pub(crate) fn place(mut program: Program) -> Program {
         let Instruction { action, origin } = &program.instructions[writer];
         let at = match action {
             Action::Start(start) => waits.get(&start.collective).copied(),
-            Action::Compute(_) | Action::Wait(_) => Some(writer),
+            _ => Some(writer),
         };
         at.filter(|_| origin.phase == Phase::Forward).map(|at| at + 1)
     };

@@ -121,7 +121,7 @@ fn a_deadlock_is_found() {
             let is_of = move |i: &&Instruction| match &i.action {
                 Action::Start(start) => start.collective == id,
                 Action::Wait(other) => *other == id,
-                Action::Compute(_) => false,
+                _ => false,
             };
             program.instructions.iter().filter(is_of).cloned().collect::<Vec<_>>()
         };

@@ -5,7 +5,7 @@ use partita_base::Result;
 use partita_ir::ops::Composite;
 use partita_ir::{ClassGraph, Role, Target};
 use partita_program::{
-    BufferId, Compute, Device, LowerOptions, Program, RankDevice, RankMemory, Reference, Region,
+    BufferId, Compute, Device, LowerOptions, Move, Program, RankDevice, RankMemory, Reference, Region,
     RegionTarget, View, lower,
 };
 use std::cell::Cell;
@@ -61,6 +61,14 @@ impl RankDevice for CountingRank {
         let Counting { flops, instructions, .. } = &self.device;
         flops.set(flops.get() + program.region(compute.region).cost().flops);
         instructions.set(instructions.get() + 1);
+        Ok(())
+    }
+
+    fn begin_move(&mut self, _: &Program, _: usize, _: Move) -> Result<()> {
+        Ok(())
+    }
+
+    fn end_move(&mut self, _: &Program, _: usize, _: Move) -> Result<()> {
         Ok(())
     }
 }

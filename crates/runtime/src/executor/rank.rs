@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use partita_base::{DType, Diagnostic, Result};
-use partita_comm::{Poll, Transport};
+use partita_comm::{HostMemory, Poll, Transport};
 use partita_kernels::Scalar;
 use partita_program::{
-    Action, BufferId, CollectiveId, Communicator, Compute, Cursor, Device, Program, ProgramSet, RankDevice,
-    Start, StepOutcome, View, advance,
+    Action, BufferId, BufferKind, CollectiveId, Communicator, Compute, Cursor, Device, Move, Program,
+    ProgramSet, RankDevice, Start, StepOutcome, View, advance,
 };
 
 use super::recorder::Track;
 use super::team::{Idle, Team};
 use super::{DIVERGED, Fault, PEER_FAILED, RunnerOptions};
 use crate::arena::{Arena, Memory, Publication, Span};
-use crate::cpu::{self, CpuRank, Kernel, buffer_span};
+use crate::cpu::{self, CpuRank, Kernel, begin_move, buffer_span, end_move, host_range};
 
 /// Progress of the ranks of a process, for the watchdog; and whether they shall stop.
 pub(super) struct Pulse {
@@ -66,8 +66,12 @@ impl Check {
 
 /// A compiled instruction.
 pub(super) enum Ready {
-    Compute { kernel: Kernel, workspace: Span },
+    Compute {
+        kernel: Kernel,
+        workspace: Span,
+    },
     Start(Publication),
+    /// A wait, or a move.
     Wait,
 }
 
@@ -113,7 +117,7 @@ impl Body {
             let check = Check { name: checked.name.to_string(), dtype, span };
             match &program.instructions[checked.known].action {
                 Action::Wait(collective) => self.collective_checks[collective.index()].push(check),
-                Action::Compute(_) | Action::Start(_) => self.checks[checked.known].push(check),
+                _ => self.checks[checked.known].push(check),
             }
         }
     }
@@ -122,6 +126,8 @@ impl Body {
 /// The state of a running rank.
 pub(super) struct Rank {
     pub team: Arc<Team>,
+    /// What it keeps beside its arena, if anything.
+    pub host: Option<HostMemory>,
     pub cursor: Cursor,
     pub is_done: bool,
     pub high_water_bytes: usize,
@@ -140,7 +146,7 @@ impl Rank {
         places: usize,
         awake: Duration,
     ) -> Result<Rank> {
-        let CpuRank { kernels, arena } = options.cpu.rank(program)?;
+        let CpuRank { kernels, host, arena } = options.cpu.rank(program)?;
         let (mut instructions, mut ends, mut slow) = (Vec::new(), Vec::new(), Vec::new());
         for (instruction, kernel) in program.instructions.iter().zip(kernels) {
             let end_of_view = |view: &View| end(cpu::view_place(program, view).span());
@@ -175,6 +181,10 @@ impl Rank {
                         collective.transfers.len(),
                     )));
                 }
+                (Action::Move(moved) | Action::Moved(moved), _) => {
+                    ends.push(end_of_buffer(&moved.buffer));
+                    instructions.push(Ready::Wait);
+                }
                 (Action::Wait(_), _) | (Action::Compute(_), None) => {
                     ends.push(0);
                     instructions.push(Ready::Wait);
@@ -191,6 +201,7 @@ impl Rank {
         Ok(Rank {
             high_water_bytes: constants.max().unwrap_or(0),
             team: Arc::new(Team::new(body, places, awake)),
+            host,
             cursor: Cursor::default(),
             is_done: false,
             slow,
@@ -204,13 +215,19 @@ impl Rank {
 
     /// The span of a buffer, for writing from outside.
     pub fn place(&mut self, program: &Program, buffer: BufferId) -> &mut [u8] {
+        if let (BufferKind::Host, Some(host)) = (program.buffer(buffer).kind, &mut self.host) {
+            return host.bytes_mut(host_range(program, buffer));
+        }
         let span = buffer_span(program, buffer);
         self.high_water_bytes = self.high_water_bytes.max(end(span));
         self.team.body.arena.memory().bytes_mut(span)
     }
 
     pub fn read(&self, program: &Program, buffer: BufferId) -> &[u8] {
-        self.team.body.arena.memory().bytes(buffer_span(program, buffer))
+        match (program.buffer(buffer).kind, &self.host) {
+            (BufferKind::Host, Some(host)) => host.bytes(host_range(program, buffer)),
+            _ => self.team.body.arena.memory().bytes(buffer_span(program, buffer)),
+        }
     }
 
     /// Runs until the step is done or a collective is pending.
@@ -222,11 +239,12 @@ impl Rank {
         track: Track,
         pulse: &Pulse,
     ) -> Outcome {
-        let Rank { team, cursor, high_water_bytes, fault, .. } = self;
+        let Rank { team, host, cursor, high_water_bytes, fault, .. } = self;
         let body = &team.body;
         let (fault, touched) = (*fault, Cell::from_mut(high_water_bytes));
         let memory = body.arena.memory();
-        let mut player = Player { team, idle, track, memory, touched, transport, fault, pulse };
+        let mut player =
+            Player { team, idle, track, memory, host: host.as_mut(), touched, transport, fault, pulse };
         let mut link = Link { body, track, memory: body.arena.memory(), touched, transport, fault, pulse };
         match advance(program, cursor, &mut player, &mut link) {
             StepOutcome::Done => Outcome::Done,
@@ -260,6 +278,7 @@ fn traffic(program: &Program) -> Vec<usize> {
                 read(&start.inputs)
             }
             Action::Wait(collective) => arriving.get(collective).copied().unwrap_or(0),
+            Action::Move(moved) | Action::Moved(moved) => program.buffer(moved.buffer).bytes,
         });
     }
     bytes
@@ -290,6 +309,7 @@ struct Player<'a> {
     idle: &'a Idle<'a>,
     track: Track<'a>,
     memory: Memory<'a>,
+    host: Option<&'a mut HostMemory>,
     touched: &'a Cell<usize>,
     transport: &'a dyn Transport,
     fault: Option<(usize, Fault)>,
@@ -324,6 +344,22 @@ impl RankDevice for Player<'_> {
             .iter()
             .try_for_each(|check| check.run(&self.memory))
             .map_err(|e| placed(program, index, e))
+    }
+
+    fn begin_move(&mut self, program: &Program, index: usize, moved: Move) -> Result<()> {
+        self.transport.begin(program.rank(), index);
+        let (memory, host) = (&self.memory, self.host.as_deref_mut());
+        self.track.time(|| self.team.body.event(index), || begin_move(program, moved, memory, host));
+        self.pulse.end();
+        Ok(())
+    }
+
+    fn end_move(&mut self, program: &Program, index: usize, moved: Move) -> Result<()> {
+        let (memory, host) = (&self.memory, self.host.as_deref());
+        self.track.time(|| self.team.body.event(index), || end_move(program, moved, memory, host));
+        self.touched.update(|bytes| bytes.max(self.team.body.ends[index]));
+        self.pulse.end();
+        Ok(())
     }
 }
 

@@ -106,7 +106,8 @@ pub fn lines(built: &Built, forward: &Graph) -> Vec<Line> {
             | Primitive::Layers { remat: false, .. }
             | Primitive::Decompose
             | Primitive::Trace { .. }
-            | Primitive::Precision { .. } => {}
+            | Primitive::Precision { .. }
+            | Primitive::Offload { .. } => {}
         }
         line
     };

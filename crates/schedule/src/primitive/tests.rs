@@ -28,6 +28,8 @@ fn primitives_read_back_what_they_print() {
         "layers(4, remat=true)",
         "annotate(weight, replicated_param, true)",
         "precision(bf16)",
+        "offload(optimizer)",
+        "offload(activations, ahead=3)",
         "fork_rng",
         "colwise(output=shard(1))",
         "shard(0)",

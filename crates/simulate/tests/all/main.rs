@@ -52,8 +52,12 @@ fn lowered(built: &Built) -> ProgramSet {
         let (members, boxes) = moves(&built.stages, edge);
         Edge { name: edge.name.clone(), members, boxes }
     });
-    let stages =
-        Stages { stages: stages.collect(), edges: edges.collect(), timetable: built.timetable.as_ref() };
+    let stages = Stages {
+        stages: stages.collect(),
+        edges: edges.collect(),
+        timetable: built.timetable.as_ref(),
+        offload: built.offload.clone(),
+    };
     lower_stages(&stages, &LowerOptions::default(), &Cpu::default()).unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -137,6 +137,7 @@ fn program(rank: usize, traffic: Traffic, input: &TensorType, output: &TensorTyp
         instructions,
         regions,
         arena_bytes: second + output.bytes(),
+        host_bytes: 0,
         // Fed, not a parameter: its memory is there before the first run, and not one page of zeros lent many times.
         inputs: vec![Port { name: "input".into(), role: Role::Input, buffer: Id::new(0), replaces: None }],
         outputs: Vec::new(),
