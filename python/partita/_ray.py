@@ -1,7 +1,8 @@
-"""Devices of a Ray cluster: an actor for each, which share the ranks of every step as launched processes do.
+"""Devices of a Ray cluster: an actor for each, which run every step together.
 
-The driver sends each planned step to all actors, as a text and a plan, and every call of it; the first actor answers. The
-actors are processes of one host and exchange tensors in mapped files, so a cluster of several nodes is refused.
+The driver sends each step to all actors, and every call of it; the first actor answers. With the engine ``xla`` they are
+processes of jax.distributed, on any nodes (see ``_ray_xla``). With the engine ``native`` they share the ranks of a step as
+launched processes do: on one host, for they exchange tensors in mapped files.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import tempfile
 import weakref
 from typing import Any
 
-from partita import _partita
+from partita import _partita, _ray_xla
 from partita._error import refuse
 
 
@@ -61,10 +62,10 @@ class Report:
 class Cluster:
     """The actors on a Ray cluster: as many as there are CPUs, or ``count``.
 
-    Raises ``PartitaError``: E385 without Ray, for fewer CPUs than devices, or for several nodes.
+    Raises ``PartitaError``: E385 without Ray, for fewer CPUs than devices, or for several nodes of native ones.
     """
 
-    def __init__(self, count: int | None) -> None:
+    def __init__(self, count: int | None, engine: str) -> None:
         try:
             import ray
         except ImportError as error:
@@ -83,25 +84,37 @@ class Cluster:
                 found=str(count),
                 help="ray.init(num_cpus=4) starts a cluster of this machine with four",
             )
-        memory = "/dev/shm" if os.path.isdir("/dev/shm") and "TMPDIR" not in os.environ else None
-        self._folder = tempfile.mkdtemp(prefix="partita-launch-", dir=memory)
         nodes = [node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        self._made, self._folder, self._engine = 0, None, engine
+        self.devices: list[Any]
+        if engine == "xla":
+            actor = self._ray.remote(num_cpus=1)(_ray_xla.Device)
+            self.devices = [actor.remote(number, count) for number in range(count)]
+            self.ask("join", *self._ray.get(self.devices[0].address.remote(len(nodes) == 1)))
+            return
         if len(nodes) != 1:
-            shutil.rmtree(self._folder, ignore_errors=True)
             raise refuse(
                 "E385",
-                "devices on several nodes of a Ray cluster",
+                "native devices on several nodes of a Ray cluster",
                 expected="one node: the ranks exchange tensors in files that they all map",
                 found=f"{len(nodes)} nodes",
-                help="start Ray on the node with the most cores, or run the program under mpirun with `--engine mpi`",
+                help='`engine="xla"` runs on several nodes',
             )
+        memory = "/dev/shm" if os.path.isdir("/dev/shm") and "TMPDIR" not in os.environ else None
+        self._folder = tempfile.mkdtemp(prefix="partita-launch-", dir=memory)
         actor = self._ray.remote(num_cpus=1)(Device)
-        self.devices: list[Any] = [actor.remote(f"{number}/{count}:{self._folder}") for number in range(count)]
-        self._made = 0
+        self.devices = [actor.remote(f"{number}/{count}:{self._folder}") for number in range(count)]
 
-    def step(self, text: str, name: str, known: dict[str, Any], plan: Any, mesh: Any) -> Step:
+    def step(self, text: str, name: str, known: dict[str, Any], plan: Any, mesh: Any) -> Step | _ray_xla.Step:
         """A planned step on the devices."""
         self._made += 1
+        if self._engine == "xla":
+            planned = _partita.Step(_partita.Program(text, name), known, plan, mesh)
+            manifest, texts = planned.xla()
+            self.ask("make", self._made, manifest, dict(texts))
+            step = _ray_xla.Step(self, self._made, planned)
+            weakref.finalize(step, _forget, self, self._made)
+            return step
         self.ask("make", self._made, text, name, known, plan, str(mesh))
         return Step(self, self._made)
 
@@ -116,7 +129,7 @@ class Cluster:
         sent = [self._ray.put(argument) for argument in arguments]
         pending = [getattr(device, method).remote(*sent) for device in self.devices]
         first, answer, error, lost = pending[0], None, None, None
-        while pending:
+        while pending and lost is None:
             (ready,), pending = self._ray.wait(pending, num_returns=1)
             try:
                 found = self._ray.get(ready)
@@ -143,7 +156,8 @@ class Cluster:
         for device in self.devices:
             self._ray.kill(device)
         self.devices = []
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
         if self._begun and self._ray.is_initialized():
             self._ray.shutdown()
 

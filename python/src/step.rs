@@ -11,6 +11,7 @@ use indexmap::IndexMap;
 use partita::PlannedStep;
 use partita::auto_step::{ArrivingStep, TriedStep};
 use partita::execution::{CpuStep, tensor_data};
+use partita::xla;
 use partita_base::Result;
 use partita_ir::{Graph, Literal, Role};
 use partita_nn::{Optimizer, StepOptions};
@@ -294,6 +295,20 @@ impl Step {
             counts.into_iter().map(|((stage, phase), count)| (stage, phase, count)).collect();
         counts.sort_unstable();
         counts
+    }
+
+    /// The step as modules for XLA, in the uniform form: the manifest as JSON, and pairs of a file and its text.
+    fn xla(&self, py: Python<'_>) -> PyResult<(String, Vec<(String, String)>)> {
+        detached(py, || {
+            let (manifest, texts) = xla::program(&self.built, xla::Form::Uniform)?;
+            Ok((manifest.to_json(), texts.into_iter().collect()))
+        })
+    }
+
+    /// The script that runs such modules.
+    #[staticmethod]
+    fn xla_runner() -> &'static str {
+        xla::RUNNER
     }
 
     /// Notes of the build.

@@ -328,19 +328,22 @@ def test_modules_of_haiku_are_marked_alike(batch):
 def test_devices_that_do_not_exist_are_refused():
     code, text = code_of(lambda: alpa.init(cluster="slurm"))
     assert code == "E385" and "slurm" in text
+    assert code_of(lambda: alpa.init(engine="xla"))[0] == "E385"
+    assert code_of(lambda: alpa.init(cluster="ray", engine="mpi"))[0] == "E385"
     assert code_of(lambda: alpa.init(num_nodes=2))[0] == "E385"
     assert code_of(lambda: alpa.init(num_devices_per_node=0))[0] == "E385"
     assert code_of(lambda: alpa.AutoLayerOption(0))[0] == "E386"
 
 
 RAY = """
-import os, signal
+import os, signal, sys
 import jax, jax.numpy as jnp, numpy as np, ray
 from partita import PartitaError, alpa
 
 if __name__ == "__main__":
-    ray.init(num_cpus=2, include_dashboard=False)
-    alpa.init(cluster="ray")
+    engine, count = sys.argv[1], int(sys.argv[2])
+    ray.init(num_cpus=count, include_dashboard=False)
+    alpa.init(cluster="ray", engine=engine)
 
     def step_of(grad, construct=lambda loss: loss):
         def step(params, batch):
@@ -382,15 +385,16 @@ if __name__ == "__main__":
 """
 
 
-def test_a_device_of_a_ray_cluster_is_an_actor(tmp_path):
+@pytest.mark.parametrize(("engine", "count"), [("native", 2), ("xla", 4)])
+def test_a_device_of_a_ray_cluster_is_an_actor(tmp_path, engine, count):
     pytest.importorskip("ray", reason="Ray is not installed")
     (tmp_path / "script.py").write_text(RAY)
     package = str(Path(partita.__file__).resolve().parents[1])
     environment = os.environ | {"PYTHONPATH": package, "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, tmp_path / "script.py"]
+    command = [sys.executable, tmp_path / "script.py", engine, str(count)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    promised = ["dp=2 True 2", "pp=2,dp=1 True 2", "E460", "E385 a device of the Ray cluster has ended"]
+    promised = [f"dp={count} True {count}", f"pp=2,dp={count // 2} True {count}", "E460", "E385 a device of the Ray cluster has ended"]
     assert [line for line in done.stdout.splitlines() if line in promised] == promised
 
 

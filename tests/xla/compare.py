@@ -37,7 +37,14 @@ PIPELINES = [
     ("gpt", "tp=2,pp=2", "train.microbatches=2", "train.timetable=zb-h1"),
     ("gpt", "fsdp=2,pp=2", "train.microbatches=4", "train.timetable=gpipe"),
 ]
-PROCESSES = [("mlp", "dp=4"), ("gpt", "dp=2,tp=2"), ("gpt", "fsdp=4")]
+PROCESSES = [
+    ("mlp", "dp=4"), ("gpt", "dp=2,tp=2"), ("gpt", "fsdp=4"),
+    # A stage in each process, stages over both, and stages whose values change their layout on the way.
+    ("gpt", "pp=2,tp=2", "train.microbatches=4", "model.dropout=0.1"),
+    ("gpt", "dp=2,pp=2", "train.microbatches=2"),
+    ("gpt", "pp=2,fsdp=2", "train.microbatches=2", "train.timetable=zb-h1"),
+    ("mlp", "pp=2", "train.microbatches=4"),
+]
 TORCH = [
     ("mlp", "dp=4"), ("mlp", "fsdp=4"), ("mlp", "tp=2"),
     ("mlp", "dp=2,pp=2", "train.microbatches=2"),
@@ -194,10 +201,10 @@ def free_port():
         return found.getsockname()[1]
 
 
-def compare_processes(partita: list, model, mesh, steps, folder, hosts=None):
+def compare_processes(partita: list, model, mesh, steps, folder, hosts=None, more=()):
     """The largest relative difference of losses between the exported step in one process and in two of half the devices each,
     on this machine or on two hosts, and that of their states after the last step."""
-    settings = [f"train.steps={steps}", f"mesh.shape={mesh}", *SETTINGS[model]]
+    settings = [f"train.steps={steps}", f"mesh.shape={mesh}", *SETTINGS[model], *more]
     flags = [part for setting in settings for part in ("--set", setting)]
     exported = folder / "exported"
     run(*partita, "export", model, "--for", "xla", "--out", exported, *flags)
@@ -260,13 +267,13 @@ def main():
     if hosts.why is not None:
         print(f"skipped: two network namespaces: {hosts.why}")
     try:
-        for model, mesh in cases(PROCESSES):
+        for model, mesh, *more in cases(PROCESSES):
             for where, on in [("on this machine", None), ("in two network namespaces", hosts)][: 1 + (hosts.why is None)]:
                 with tempfile.TemporaryDirectory() as folder:
-                    losses, states = compare_processes(partita, model, mesh, options.steps, Path(folder), on)
+                    losses, states = compare_processes(partita, model, mesh, options.steps, Path(folder), on, more)
                 worst = max(losses, states)
                 text = f"losses of {options.steps} steps within {losses:.1e}, states within {states:.1e}"
-                failed += report(f"{model} {mesh} in two processes {where}", worst, text)
+                failed += report(f"{' '.join([model, mesh, *more])} in two processes {where}", worst, text)
     finally:
         hosts.close()
     for model, mesh in cases(CASES):

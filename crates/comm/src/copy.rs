@@ -71,10 +71,19 @@ impl StridedCopy {
         self.loops.iter().map(|l| l.count).product::<usize>() * self.run_bytes
     }
 
-    /// The bytes of the source from the first to the last one that is read.
-    pub(crate) fn source_range(&self) -> Range<usize> {
-        let last: usize = self.loops.iter().map(|l| (l.count - 1) * l.source_stride).sum();
-        self.source_offset..self.source_offset + last + self.run_bytes
+    /// The bytes of the source that are read, with gaps between them of less than `gap` bytes.
+    pub(crate) fn source_ranges(&self, gap: usize) -> Vec<Range<usize>> {
+        let mut read = self.run_bytes;
+        let mut starts = vec![self.source_offset];
+        for Loop { count, source_stride, .. } in self.loops.iter().rev() {
+            if starts.len() == 1 && *source_stride < read + gap {
+                read = read.max((count - 1) * source_stride + read);
+                continue;
+            }
+            let turns = (0..*count).map(|turn| turn * source_stride);
+            starts = turns.flat_map(|by| starts.iter().map(move |start| start + by)).collect();
+        }
+        starts.into_iter().map(|start| start..start + read).collect()
     }
 
     /// The same copy in parts of at most `most` bytes (more only where one element is larger than that).
@@ -252,6 +261,15 @@ mod tests {
             starts = starts.iter().flat_map(steps).collect();
         }
         starts.iter().flat_map(|&(s, t)| (0..copy.run_bytes).map(move |i| (s + i, t + i))).collect()
+    }
+
+    #[test]
+    fn only_wide_gaps_divide_what_is_read() {
+        // Three rows of 4 bytes of 10, of two planes of 100.
+        let copy = StridedCopy::of_box(1, &[2, 10, 10], &[0, 2, 3], &[2, 3, 4], &[0; 3], &[2, 3, 4]).unwrap();
+        assert_eq!(copy.source_ranges(200), [23..147]);
+        assert_eq!(copy.source_ranges(20), [23..47, 123..147]);
+        assert_eq!(copy.source_ranges(1), [23..27, 33..37, 43..47, 123..127, 133..137, 143..147]);
     }
 
     #[test]

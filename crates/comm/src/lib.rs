@@ -26,6 +26,7 @@ mod meeting;
 #[cfg(test)]
 mod meeting_tests;
 mod message_routes;
+mod message_sums;
 mod message_transport;
 mod messages;
 mod notify;

@@ -4,7 +4,9 @@
 //! the part that members there read. A member whose inputs have arrived, from its own process and
 //! from others, computes its outputs from these buffers with the plan of the in-process transport
 //! and in the same order, so the results are bitwise equal. It is ready then: its own buffers were
-//! copied, and it waits for no member of another process from which it gets nothing.
+//! copied, and it waits for no member of another process from which it gets nothing. In a large
+//! all-reduce, each process computes a part for all instead, as soon as it has the inputs of all
+//! members, and sends the sums.
 //!
 //! Consecutive uses alternate between two buffers for each input. A member is ready in use `n` only
 //! after all members of its own process have started `n`, so that the buffers of use `n - 1` are
@@ -18,10 +20,9 @@ use std::time::{Duration, Instant};
 
 use partita_base::{CollectiveId, Diagnostic, Result};
 
-use crate::message_routes::{Member, Messaging, Output, Route, Slot, turn};
+use crate::message_routes::{Incoming, Messaging, Output, Slot, turn};
 use crate::messages::{Buffer, Messages, Transfer};
 use crate::notify::Notify;
-use crate::share::{Action, Piece};
 use crate::sign::{Begun, Sign};
 use crate::spec::CollectiveSpec;
 use crate::transport::{Failure, PROCESS_ENDED, Poll, Transport};
@@ -103,15 +104,23 @@ impl Link {
         state.posted = number;
         let turn = turn(number);
         state.arrived[turn].fill(false);
-        for Route { member, process, range } in &slot.received {
-            let Member { tag, bytes, .. } = &slot.members[*member];
-            let old = std::mem::take(&mut state.inputs[turn][*member]);
-            let buffer = match Arc::try_unwrap(old) {
-                Ok(buffer) if buffer.bytes().len() >= *bytes => buffer,
-                _ => Buffer::new(*bytes),
+        for (number, route) in slot.received.iter().enumerate() {
+            let member = &slot.members[route.member];
+            let (buffer, range) = match route.whole() {
+                Some(range) => (reuse(&mut state.inputs[turn][route.member], member.bytes), range),
+                None => (Buffer::new(route.bytes()), 0..route.bytes()),
             };
-            let transfer = Transfer::receive(&self.messages, *process, *tag, buffer, range.clone());
-            state.receiving[turn].push((*member, transfer));
+            let transfer = Transfer::receive(&self.messages, route.process, member.tag, buffer, range);
+            state.receiving[turn].push((Incoming::Inputs(number), transfer));
+        }
+        for (place, (process, part)) in slot.sums.iter().flat_map(|sums| &sums.parts).enumerate() {
+            let old = state.sums[turn][place].take();
+            if *process != self.own() {
+                let buffer = reuse(&mut old.unwrap_or_default(), part.end);
+                let tag = slot.sums_tag + place;
+                let transfer = Transfer::receive(&self.messages, *process, tag, buffer, part.clone());
+                state.receiving[turn].push((Incoming::Sums(place), transfer));
+            }
         }
     }
 
@@ -119,23 +128,66 @@ impl Link {
     fn advance(&self, slot: &Slot, state: &mut Messaging) -> bool {
         let mut changed = false;
         for turn in 0..2 {
-            let Messaging { inputs, arrived, receiving, sending, .. } = state;
-            let waiting = std::mem::take(&mut receiving[turn]);
-            for (member, mut transfer) in waiting {
-                if transfer.is_done() {
-                    inputs[turn][member] = Arc::new(transfer.buffer());
-                    arrived[turn][member] = true;
-                    changed = true;
-                } else {
-                    receiving[turn].push((member, transfer));
+            let Messaging { inputs, arrived, sums, receiving, sending, .. } = &mut *state;
+            for (incoming, mut transfer) in std::mem::take(&mut receiving[turn]) {
+                if !transfer.is_done() {
+                    receiving[turn].push((incoming, transfer));
+                    continue;
+                }
+                changed = true;
+                match incoming {
+                    Incoming::Sums(place) => sums[turn][place] = Some(Arc::new(transfer.buffer())),
+                    Incoming::Inputs(number) => {
+                        let route = &slot.received[number];
+                        let input = &mut inputs[turn][route.member];
+                        let mut buffer = transfer.buffer();
+                        if route.whole().is_none() {
+                            let packed = buffer;
+                            buffer = reuse(input, slot.members[route.member].bytes);
+                            route.unpack(&packed, &mut buffer);
+                        }
+                        *input = Arc::new(buffer);
+                        arrived[turn][route.member] = true;
+                    }
                 }
             }
             let before = sending[turn].len();
             sending[turn].retain_mut(|transfer| !transfer.is_done());
             changed |= sending[turn].len() < before;
         }
+        changed |= self.sum(slot, state);
         self.count(slot, state);
         changed
+    }
+
+    /// Reduces the part of this process in the current use, if the inputs of all members are there and it is not done,
+    /// and sends the sums to the others; returns whether it did.
+    fn sum(&self, slot: &Slot, state: &mut Messaging) -> bool {
+        let (Some(sums), turn) = (&slot.sums, turn(state.posted)) else { return false };
+        let Some(own) = sums.parts.iter().position(|(process, _)| *process == self.own()) else {
+            return false;
+        };
+        let is_here = |(member, started): (usize, &u64)| match slot.members[member].process == self.own() {
+            true => *started >= state.posted,
+            false => state.arrived[turn][member],
+        };
+        if state.posted == 0
+            || state.sums[turn][own].is_some()
+            || !state.started.iter().enumerate().all(is_here)
+        {
+            return false;
+        }
+        let part = &sums.parts[own].1;
+        let mut sum = Buffer::new(part.end);
+        sums.reduce(part, &state.inputs[turn], &mut sum);
+        let sum = Arc::new(sum);
+        for (process, _) in sums.parts.iter().filter(|(process, _)| *process != self.own()) {
+            let tag = slot.sums_tag + own;
+            let send = Transfer::send(&self.messages, *process, tag, sum.clone(), part.clone());
+            state.sending[turn].push(send);
+        }
+        state.sums[turn][own] = Some(sum);
+        true
     }
 
     fn count(&self, slot: &Slot, state: &Messaging) {
@@ -147,7 +199,7 @@ impl Link {
     fn is_ready(&self, slot: &Slot, state: &Messaging, member: usize, number: u64) -> bool {
         let is_own = |other: usize| slot.members[other].process == self.own();
         let all_started = (0..slot.members.len()).all(|m| !is_own(m) || state.started[m] >= number);
-        let has_all = slot.members[member].needs.iter().all(|&m| state.arrived[turn(number)][m]);
+        let has_all = slot.lacked(state, member, number).next().is_none();
         all_started && has_all && state.sending[turn(number + 1)].is_empty()
     }
 
@@ -283,52 +335,19 @@ impl Link {
         Ok(all)
     }
 
-    /// Computes a member's outputs after all that it reads has arrived.
-    fn make(&self, slot: &Slot, member: usize, inputs: &[Arc<Buffer>], outputs: &[Output]) {
-        for &exchange in &slot.plan.zero_fills[member] {
-            // SAFETY: lent by `start` until this use has ended, as the outputs below.
-            unsafe { outputs[exchange].pointer.write_bytes(0, outputs[exchange].bytes) };
-        }
-        for Piece { exchange, targets, action } in slot.plan.shares.iter().flat_map(|s| &s.chunks).flatten() {
-            if !targets.contains(&member) || outputs[*exchange].bytes == 0 {
-                continue;
-            }
-            let input = |source: usize| &inputs[source].bytes()[slot.members[source].offsets[*exchange]..];
-            let output = std::iter::once(outputs[*exchange].pointer);
-            // SAFETY: the buffers have the sizes of the inputs of a valid collective, each aligned
-            // to lines within words, and do not change while they are shared. Only this member
-            // accesses the output.
-            unsafe {
-                match action {
-                    Action::Reduce(reduction) => {
-                        let sources = (0..slot.members.len()).map(|source| input(source).as_ptr());
-                        reduction.run(sources, output, false);
-                    }
-                    Action::Copy(source, copy) => copy.run(input(*source).as_ptr(), output, false),
-                }
-            }
-        }
-    }
-
     /// The pending state; fails if a process that a member needs has ended.
     fn pending(&self, slot: &Slot, state: &mut Messaging, rank: usize, member: usize, number: u64) -> Poll {
         let has_left = |process: usize| {
             self.peers.iter().any(|peer| peer.process == process && peer.has_left.load(Ordering::SeqCst))
         };
-        let gone: Vec<usize> = slot.members[member]
-            .needs
-            .iter()
-            .copied()
-            .filter(|&m| has_left(slot.members[m].process))
-            .collect();
-        if gone.is_empty() || state.posted < number {
+        let lacks = |state: &Messaging| slot.lacked(state, member, number).find(|&process| has_left(process));
+        if state.posted < number || lacks(state).is_none() {
             return Poll::Pending;
         }
         // The last messages before the notice may have arrived meanwhile.
         self.advance(slot, state);
-        match gone.into_iter().find(|&source| !state.arrived[turn(number)][source]) {
-            Some(source) => {
-                let process = slot.members[source].process;
+        match lacks(state) {
+            Some(process) => {
                 let message = format!("process {process} has left the run");
                 self.fail(Failure { rank, code: PROCESS_ENDED.into(), message });
                 Poll::Failed
@@ -338,10 +357,18 @@ impl Link {
     }
 }
 
+/// A buffer of at least so many bytes: the old one, if nothing else has it.
+fn reuse(old: &mut Arc<Buffer>, bytes: usize) -> Buffer {
+    match Arc::try_unwrap(std::mem::take(old)) {
+        Ok(buffer) if buffer.bytes().len() >= bytes => buffer,
+        _ => Buffer::new(bytes),
+    }
+}
+
 impl MessageTransport {
     /// The number of tags that a world with these collectives takes.
     pub(crate) fn tags(specs: &[CollectiveSpec]) -> usize {
-        OWN_TAGS + specs.iter().map(|spec| spec.members.len()).sum::<usize>()
+        OWN_TAGS + specs.iter().map(Slot::tags).sum::<usize>()
     }
 
     /// A world whose tags begin at `first_tag`. Every process passes the same collectives, and the
@@ -361,7 +388,7 @@ impl MessageTransport {
         let mut tag = first_tag + OWN_TAGS;
         let slot = |spec: &CollectiveSpec| {
             let slot = Slot::new(spec, tag, &ranks, own);
-            tag += spec.members.len();
+            tag += Slot::tags(spec);
             slot
         };
         let slots = specs.iter().map(slot).collect();
@@ -453,8 +480,11 @@ impl Transport for MessageTransport {
         }
         let buffer = state.inputs[turn][index].clone();
         for route in slot.sent.iter().filter(|route| route.member == index) {
-            let Route { process, range, .. } = route;
-            let send = Transfer::send(&link.messages, *process, member.tag, buffer.clone(), range.clone());
+            let (buffer, range) = match route.whole() {
+                Some(range) => (buffer.clone(), range),
+                None => (Arc::new(route.pack(&buffer)), 0..route.bytes()),
+            };
+            let send = Transfer::send(&link.messages, route.process, member.tag, buffer, range);
             state.sending[turn].push(send);
         }
         link.count(slot, &state);
@@ -480,9 +510,10 @@ impl Transport for MessageTransport {
         if !link.is_ready(slot, &state, index, own.number) {
             return link.pending(slot, &mut state, rank, index, own.number);
         }
-        let inputs = state.inputs[turn(own.number)].clone();
+        let turn = turn(own.number);
+        let (inputs, sums) = (state.inputs[turn].clone(), state.sums[turn].clone());
         drop(state);
-        link.make(slot, index, &inputs, &own.outputs);
+        slot.make(index, &inputs, &sums, &own.outputs);
         own.is_open = false;
         Poll::Ready
     }

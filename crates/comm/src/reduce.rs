@@ -45,11 +45,20 @@ impl Reduction {
         self.rows * self.len * self.dtype.size_bytes()
     }
 
-    /// The bytes of a member's input from the first to the last one that is read.
-    pub(crate) fn input_range(&self) -> Range<usize> {
+    /// The bytes of a member's input that are read, with gaps between them of less than `gap` bytes.
+    pub(crate) fn input_ranges(&self, gap: usize) -> Vec<Range<usize>> {
         let size = self.dtype.size_bytes();
-        let end = self.input_offset + self.rows.saturating_sub(1) * self.input_stride + self.len;
-        self.input_offset * size..end * size
+        let bytes = |row: usize, rows: usize| {
+            let start = self.input_offset + row * self.input_stride;
+            start * size..(start + (rows - 1) * self.input_stride + self.len) * size
+        };
+        if self.rows == 0 || self.len == 0 {
+            return Vec::new();
+        }
+        match (self.input_stride - self.len.min(self.input_stride)) * size < gap {
+            true => vec![bytes(0, self.rows)],
+            false => (0..self.rows).map(|row| bytes(row, 1)).collect(),
+        }
     }
 
     /// The same reduction in parts that read at most `most` bytes of each input; no parts if it is

@@ -13,7 +13,7 @@ use crate::spec::{CollectiveSpec, Exchange, Moves};
 /// that fast members can help slow ones. Otherwise a share is one chunk, run by one thread: its
 /// data is in the cache of the core that ran it last time, and a counter update in between would
 /// first wait for all earlier stores.
-const PIECE_BYTES: usize = 64 << 10;
+pub(crate) const PIECE_BYTES: usize = 64 << 10;
 
 /// The least slice of a member in an all-reduce: below it, sharing the arithmetic costs more than
 /// it saves.

@@ -64,6 +64,13 @@ pub struct Manifest {
     pub pieces: Vec<Part>,
 }
 
+impl Manifest {
+    /// It as JSON, which the runner reads.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("a manifest has only strings as keys")
+    }
+}
+
 /// A part of a parameter or state.
 #[derive(Clone, Debug, Serialize)]
 pub struct Part {
@@ -93,7 +100,7 @@ pub struct Module {
 /// An argument or a result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Tensor {
-    /// Its name: the module path of a parameter, `loss`, ..
+    /// Its name: the module path of a parameter, `loss`, ..; of a new value that of what it replaces.
     pub name: String,
     /// What it is: `parameter`, `state`, `batch`, `learning_rate`, `step`, `seed`, `carried` from a module before on the
     /// same ranks, `received` from one on other ranks; of results `loss`, `grad_norm`, `gradient`, `new_value`, `metric`,
@@ -151,10 +158,7 @@ impl XlaStep {
         export_weights(&folder.join("state.safetensors"), &self.state)?;
         export_weights(&folder.join("feeds.safetensors"), &self.feeds)?;
         write("run.py", RUNNER)?;
-        write(
-            "manifest.json",
-            &serde_json::to_string(&self.manifest).expect("a manifest has only strings as keys"),
-        )
+        write("manifest.json", &self.manifest.to_json())
     }
 }
 
@@ -168,21 +172,8 @@ pub fn export(session: &Session, form: Form, from: Option<&Saved>) -> Result<Xla
     let model = session.model()?;
     let feed = session.feed(&model)?;
     let built = session.build_model(&model)?;
-    if form == Form::Global && built.stages.len() > 1 {
-        return Err(Diagnostic::new("E276", "the stages of a pipeline have no global form for XLA")
-            .at("mesh")
-            .expected("a mesh without an axis pp of more than one rank, or the uniform form")
-            .found(format!("{}, {} stages", built.mesh, built.stages.len()))
-            .help("export with --form uniform"));
-    }
-    let graphs = built.stages.iter().map(|stage| match form {
-        Form::Uniform => uniform(&stage.partitioned),
-        Form::Global => global(&stage.partitioned),
-    });
-    let graphs = graphs.collect::<Result<Vec<Graph>>>()?;
-    let (modules, texts) = modules(&built, &graphs, form)?;
+    let (mut manifest, modules) = program(&built, form)?;
     let config = session.config();
-    let parts = parts(&built, &graphs);
     let at = |error: Box<Diagnostic>| match from {
         Some(saved) => error.at(saved.path.display().to_string()),
         None => error,
@@ -193,7 +184,7 @@ pub fn export(session: &Session, form: Form, from: Option<&Saved>) -> Result<Xla
     };
     let feeds = crate::feeds::batches(feed.as_ref(), first..config.train.steps, first_batch)?;
     let state = match from {
-        Some(saved) => saved_state(&saved.checkpoint()?, &modules, &parts).map_err(at)?,
+        Some(saved) => saved_state(&saved.checkpoint()?, &manifest.modules, &manifest.pieces).map_err(at)?,
         None => {
             let split = |(name, value): (String, Literal)| match built
                 .pieces
@@ -207,17 +198,41 @@ pub fn export(session: &Session, form: Form, from: Option<&Saved>) -> Result<Xla
             initial.map(|(name, value)| (name, tensor_data(&value))).collect()
         }
     };
+    manifest.seed = config.train.seed;
+    manifest.first = first;
+    manifest.learning_rates = (1..=config.train.steps).map(|step| config.schedule.at(step)).collect();
+    Ok(XlaStep { manifest, modules, state, feeds })
+}
+
+/// A built step of any origin: what a runner has to know, without steps to take, and the texts of the modules by file.
+///
+/// # Errors
+/// E276 for a step with several pipeline stages in the global form, E275 for shards that pads cannot make equal.
+pub fn program(built: &Built, form: Form) -> Result<(Manifest, IndexMap<String, String>)> {
+    if form == Form::Global && built.stages.len() > 1 {
+        return Err(Diagnostic::new("E276", "the stages of a pipeline have no global form for XLA")
+            .at("mesh")
+            .expected("a mesh without an axis pp of more than one rank, or the uniform form")
+            .found(format!("{}, {} stages", built.mesh, built.stages.len()))
+            .help("export with --form uniform"));
+    }
+    let graphs = built.stages.iter().map(|stage| match form {
+        Form::Uniform => uniform(&stage.partitioned),
+        Form::Global => global(&stage.partitioned),
+    });
+    let graphs = graphs.collect::<Result<Vec<Graph>>>()?;
+    let (modules, texts) = modules(built, &graphs, form)?;
     let manifest = Manifest {
         format: FORMAT,
         form,
         mesh: built.mesh.axes.iter().map(|axis| (axis.name.clone(), axis.size)).collect(),
         modules,
-        seed: config.train.seed,
-        first,
-        learning_rates: (1..=config.train.steps).map(|step| config.schedule.at(step)).collect(),
-        pieces: parts,
+        seed: 0,
+        first: 0,
+        learning_rates: Vec::new(),
+        pieces: parts(built, &graphs),
     };
-    Ok(XlaStep { manifest, modules: texts, state, feeds })
+    Ok((manifest, texts))
 }
 
 /// The modules in the order in which they run, and their texts by file: one for a step without a pipeline.
@@ -435,8 +450,11 @@ fn module(partitioned: &Partitioned, graph: &Graph, ranks: &[usize]) -> Module {
     }
     let outputs = source.outputs.iter().zip(&partitioned.outputs).enumerate();
     let outputs = outputs.map(|(position, (&value, layout))| {
-        let name = &source.output_names[position];
-        let kind = OutputKind::of(name, source.aliases.iter().any(|(_, output)| *output == position));
+        let replaced = source.aliases.iter().find(|(_, output)| *output == position).map(|(input, _)| *input);
+        let own = &source.output_names[position];
+        let kind = OutputKind::of(own, replaced.is_some());
+        // A new value has the name of what it replaces.
+        let name = replaced.map_or(own, |input| &source.value(source.inputs[input]).name);
         tensor(name, kind_of_output(&kind), value, graph.outputs[position], layout)
     });
     let outputs = outputs.collect();

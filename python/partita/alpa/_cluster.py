@@ -27,13 +27,15 @@ def init(
     cluster: str = "local",
     num_nodes: int | None = None,
     num_devices_per_node: int | None = None,
+    engine: str | None = None,
 ) -> None:
     """Says on how many devices functions are parallelized: ranks of this process, by default one for each core.
 
     With ``cluster="ray"`` each device is an actor of the Ray cluster that ``ray.init`` has joined, by default one for each of
-    its CPUs; a cluster of this machine is started where there is none.
+    its CPUs; a cluster of this machine is started where there is none. The actors run steps under XLA, connected by
+    jax.distributed, or with ``engine="native"`` as launched processes of Partita do, on one node.
 
-    Raises ``PartitaError``: E385 for another cluster, several nodes, or more devices than there are.
+    Raises ``PartitaError``: E385 for another cluster or engine, several nodes, or more devices than there are.
     """
     if cluster not in ("local", "ray"):
         raise refuse(
@@ -46,9 +48,14 @@ def init(
         raise refuse(
             "E385", "the number of devices is no positive number", expected="an int of at least 1", found=repr(count)
         )
+    engines = ("xla", "native") if cluster == "ray" else ("native",)
+    if engine is not None and engine not in engines:
+        raise refuse(
+            "E385", f'the cluster "{cluster}" has no engine "{engine}"', expected=" or ".join(engines), found=repr(engine)
+        )
     shutdown()
     if cluster == "ray":
-        _devices.ray = Cluster(count)
+        _devices.ray = Cluster(count, engine or "xla")
         count = len(_devices.ray.devices)
     _devices.count = count
 

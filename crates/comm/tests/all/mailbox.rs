@@ -15,7 +15,12 @@ struct Post {
     sent: BTreeMap<Key, Vec<Option<Vec<u8>>>>,
     received: BTreeMap<Key, usize>,
     random: u64,
+    /// Bytes by sender, without those of notices and of the control channel.
+    bytes: BTreeMap<usize, usize>,
 }
+
+/// Tags of a world before those of its collectives.
+const OWN_TAGS: usize = 2;
 
 impl Post {
     fn draw(&mut self) -> u64 {
@@ -50,6 +55,7 @@ impl Mailbox {
         let mut post = self.post.lock().unwrap();
         let number = match is_sent {
             true => {
+                *post.bytes.entry(key.0).or_default() += if key.2 < OWN_TAGS { 0 } else { bytes };
                 let sent = post.sent.entry(key).or_default();
                 sent.push(None);
                 sent.len() - 1
@@ -122,7 +128,13 @@ impl Messages for Mailbox {
 
 /// So many processes.
 pub fn join(count: usize, seed: u64) -> Vec<Arc<dyn Processes>> {
+    counted(count, seed).0
+}
+
+/// So many processes, and how many bytes each has sent in the collectives of its first world.
+pub fn counted(count: usize, seed: u64) -> (Vec<Arc<dyn Processes>>, impl Fn(usize) -> usize) {
     let post = Arc::new(Mutex::new(Post { random: seed, ..Post::default() }));
     let mailbox = |index| Mailbox { index, count, post: post.clone(), open: Mutex::default() };
-    (0..count).map(|index| MessageProcesses::join(Arc::new(mailbox(index)))).collect()
+    let all = (0..count).map(|index| MessageProcesses::join(Arc::new(mailbox(index)))).collect();
+    (all, move |process| post.lock().unwrap().bytes.get(&process).copied().unwrap_or(0))
 }

@@ -51,11 +51,28 @@ fn specs() -> Vec<CollectiveSpec> {
     let spec = CollectiveSpec::new;
     vec![
         spec("bucket", all(), vec![sum(DType::F32, 1031), sum(DType::BF16, 77), sum(DType::F32, 0)]),
+        // Large enough that processes share the work.
+        spec("gradients", all(), vec![sum(DType::F32, 20_011), sum(DType::BF16, 777), sum(DType::F32, 500)]),
+        spec("some", vec![3, 0, 4], vec![Exchange::all_reduce(Combiner::Max, DType::F32, 13_000)]),
         spec("max", vec![4, 0, 2], vec![Exchange::all_reduce(Combiner::Max, DType::F32, 9)]),
         spec(
             "rows",
             all(),
             vec![Exchange::reduce_scatter(Combiner::Sum, DType::F32, 3, vec![4, 0, 7, 1, 2])],
+        ),
+        // Far enough apart that parts are packed.
+        spec(
+            "columns",
+            all(),
+            vec![
+                Exchange::reduce_scatter(Combiner::Sum, DType::F32, 4, vec![200, 0, 310, 100, 205]),
+                Exchange::reduce_scatter(Combiner::Sum, DType::F32, 1, vec![64; RANKS]),
+            ],
+        ),
+        spec(
+            "turned apart",
+            vec![3, 0],
+            vec![Exchange::all_to_all(4, &[6, 500], 0, 1, &[4, 2], &[200, 300])],
         ),
         spec("gathered", all(), vec![Exchange::all_gather(3, &[8, 4, 0, 12, 4])]),
         spec("turned", vec![3, 1], vec![Exchange::all_to_all(4, &[6, 5], 0, 1, &[4, 2], &[2, 3])]),
@@ -124,6 +141,52 @@ fn collectives_have_the_bits_that_they_have_in_one_process() {
         });
         assert!(found.concat() == expected, "{kind:?}, {count} processes");
     }
+}
+
+/// Bytes that each of `ranks` processes of one rank sends in one use of a collective.
+fn bytes_sent(ranks: usize, exchanges: Vec<Exchange>) -> Vec<usize> {
+    let (processes, sent) = mailbox::counted(ranks, 7);
+    let spec = CollectiveSpec::new("counted", (0..ranks).collect(), exchanges);
+    let spec = &spec;
+    std::thread::scope(|scope| {
+        for (rank, processes) in processes.into_iter().enumerate() {
+            scope.spawn(move || {
+                let world = processes.world(ranks, vec![spec.clone()]).unwrap();
+                let inputs: Vec<_> = spec.exchanges.iter().map(|e| bytes(spec, e, rank, 0)).collect();
+                let mut outputs: Vec<_> =
+                    spec.exchanges.iter().map(|e| vec![0; e.output_bytes(rank)]).collect();
+                let given: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
+                let mut got: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
+                Endpoint::new(world.transport(), rank).complete(Id::new(0), &given, &mut got).unwrap();
+            });
+        }
+    });
+    (0..ranks).map(|process| sent(process)).collect()
+}
+
+#[test]
+fn a_large_all_reduce_sends_its_input_less_than_twice() {
+    let len = 1 << 18;
+    let bytes = len * 4;
+    let sum = |len| Exchange::all_reduce(Combiner::Sum, DType::F32, len);
+    for ranks in [2, 4, 8] {
+        let all = vec![2 * (ranks - 1) * bytes / ranks; ranks];
+        assert_eq!(bytes_sent(ranks, vec![sum(len)]), all, "one tensor");
+        assert_eq!(bytes_sent(ranks, vec![sum(len / 2), sum(len / 4), sum(len / 4)]), all, "a bucket");
+        assert_eq!(
+            bytes_sent(ranks, vec![sum(64)]),
+            vec![(ranks - 1) * 256; ranks],
+            "a small one goes to all"
+        );
+    }
+}
+
+#[test]
+fn a_reduce_scatter_sends_to_each_what_it_reduces() {
+    let scatter = |outer| Exchange::reduce_scatter(Combiner::Sum, DType::F32, outer, vec![1000; 4]);
+    let row = 3 * 1000 * 4;
+    assert_eq!(bytes_sent(4, vec![scatter(1), scatter(1), scatter(1)]), [3 * row; 4]);
+    assert_eq!(bytes_sent(4, vec![scatter(6)]), [6 * row; 4]);
 }
 
 #[test]

@@ -10,13 +10,15 @@ are no stable interface are in `Program`.
     torchrun --nproc-per-node 2 run.py ..
 
 Several processes, started by anything that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, connect through
-jax.distributed; each has an equal number of the devices, and the first one prints and saves.
+jax.distributed; each has an equal number of the devices, and the first one prints and saves. All go through the modules in
+the same order: each runs those of which it has devices, and takes part where values go to another process.
 """
 
 import argparse
 import json
 import os
 import re
+import socket
 import struct
 import sys
 import threading
@@ -84,16 +86,20 @@ class Devices:
         import jax
         import numpy as np
 
-        self.jax, self.np, self.ranks = jax, np, ranks
+        self.jax, self.np, self.ranks = jax, np, tuple(ranks)
+        # Programs that bring values of a kind from other processes.
+        self.transfers = {}
         devices = jax.devices()
         if len(devices) <= max(ranks):
             raise Refused(f"the step runs on {max(ranks) + 1} devices, and {jax.default_backend()} has {len(devices)}")
         self.all = [devices[rank] for rank in ranks]
         self.mesh = jax.sharding.Mesh(np.array(self.all), ("rank",))
         self.own = [place for place, device in enumerate(self.all) if device.process_index == jax.process_index()]
+        # Whether every process has one of them.
+        self.is_everywhere = len({device.process_index for device in self.all}) == jax.process_count()
 
     def place(self, tensor, value):
-        """A global value as an array with this tensor's shard, padded, on each device."""
+        """A global value as an array with this tensor's shard, padded, on each device. None without a device here."""
         np = self.np
         dtype = element_type(MLIR[tensor["dtype"]])
         shards = []
@@ -107,7 +113,9 @@ class Devices:
         return self.join(tensor, shards)
 
     def join(self, tensor, shards):
-        """One array of the shards on this process's devices; XLA only looks at these."""
+        """One array of the shards on this process's devices; XLA only looks at these. None without a device here."""
+        if not self.own:
+            return None
         axes = ("rank",) if tensor["held"] else ()
         sharding = self.jax.sharding.NamedSharding(self.mesh, self.jax.sharding.PartitionSpec(*axes))
         shape = tuple(tensor["held"])
@@ -123,13 +131,22 @@ class Devices:
     def collect(self, tensor, array):
         """The global value of an array, without the pads of its shards. With several processes, all must ask for it."""
         np = self.np
-        shards = self.shards(array)
+        shards = self.shards(array) if self.own else []
         places = self.own
-        if self.jax.process_count() > 1 and tensor["held"]:
-            replicated = self.jax.sharding.NamedSharding(self.mesh, self.jax.sharding.PartitionSpec())
+        if self.jax.process_count() > 1 and (tensor["held"] or not self.is_everywhere):
+            holders = self if self.is_everywhere else Devices(range(len(self.jax.devices())))
+            held = tuple(tensor["held"]) or (1,)
+            found = dict(zip((self.all[place].id for place in self.own), shards))
+            empty = np.zeros(held, element_type(MLIR[tensor["dtype"]]))
+            given = [(found.get(holders.all[place].id, empty), holders.all[place]) for place in holders.own]
+            given = [self.jax.device_put(shard.reshape(held), device) for shard, device in given]
+            replicated = self.jax.sharding.NamedSharding(holders.mesh, self.jax.sharding.PartitionSpec())
+            array = holders.join({"held": held}, given)
             everywhere = self.jax.jit(lambda value: value, out_shardings=replicated)(array)
-            whole = np.asarray(everywhere.addressable_shards[0].data)
-            shards, places = np.split(whole, len(self.all)), range(len(self.all))
+            whole = np.split(np.asarray(everywhere.addressable_shards[0].data), len(holders.all))
+            order = [device.id for device in holders.all]
+            shards = [whole[order.index(device.id)].reshape(tensor["held"]) for device in self.all]
+            places = range(len(self.all))
         value = np.zeros(tensor["shape"], element_type(MLIR[tensor["dtype"]]))
         for place, shard in zip(places, shards):
             windows = tensor["shards"][place]
@@ -139,11 +156,50 @@ class Devices:
 
     def receive(self, tensor, sent, sender, array):
         """An array of the devices `sender` with the layout of `sent` as one of this tensor's: from device to device where the
-        ranks have equal shards, through the host elsewhere."""
-        if sent["shards"] == tensor["shards"] and sent["held"] == tensor["held"]:
-            shards = [self.jax.device_put(shard, device) for shard, device in zip(sender.shards(array), self.all)]
-            return self.join(tensor, shards)
-        return self.place(tensor, sender.collect(sent, array))
+        ranks have equal shards, through the host elsewhere. With several processes, all must ask for it."""
+        if sent["shards"] != tensor["shards"] or sent["held"] != tensor["held"]:
+            return self.place(tensor, sender.collect(sent, array))
+        pairs = list(zip(sender.all, self.all))
+        if any(first.process_index != second.process_index for first, second in pairs):
+            return self.receive_from_processes(tensor, sender, array)
+        if not self.own:
+            return None
+        found = dict(zip(sender.own, sender.shards(array)))
+        return self.join(tensor, [self.jax.device_put(found[place], self.all[place]) for place in self.own])
+
+    def receive_from_processes(self, tensor, sender, array):
+        """The same where ranks of a pair are in different processes: a collective permute over both sets of devices."""
+        both = tuple(sender.ranks) + tuple(self.ranks)
+        kind = (both, tuple(tensor["held"]), tensor["dtype"])
+        if kind not in self.transfers:
+            devices = Devices(both)
+            empty = self.np.zeros(tensor["held"], element_type(MLIR[tensor["dtype"]]))
+            empty = {place: self.jax.device_put(empty, self.all[place]) for place in self.own}
+            text = transfer(len(self.all), tensor)
+            program = Program("uniform", text, devices) if devices.own else None
+            self.transfers[kind] = (devices, program, empty)
+        devices, program, empty = self.transfers[kind]
+        if program is None:
+            return None
+        shards = [*(sender.shards(array) if sender.own else []), *empty.values()]
+        (moved,) = program.call([devices.join(tensor, shards)])
+        found = {shard.device.id: shard for shard in moved}
+        return self.join(tensor, [found[self.all[place].id] for place in self.own])
+
+
+def transfer(count, tensor):
+    """A module that moves a tensor from each of the first `count` of twice as many devices to one of the others."""
+    of = f"tensor<{''.join(f'{size}x' for size in tensor['held'])}{tensor['dtype']}>"
+    pairs = ", ".join(f"[{place}, {count + place}]" for place in range(count))
+    return f"""module @transfer attributes {{mhlo.num_partitions = 1 : i32, mhlo.num_replicas = {2 * count} : i32}} {{
+  func.func public @main(%0: {of}) -> {of} {{
+    %1 = "stablehlo.collective_permute"(%0) <{{
+      source_target_pairs = dense<[{pairs}]> : tensor<{count}x2xi64>
+    }}> : ({of}) -> {of}
+    return %1 : {of}
+  }}
+}}
+"""
 
 
 class Program:
@@ -153,7 +209,9 @@ class Program:
         from jax.extend import backend
         from jaxlib import xla_client
 
-        self.text = text
+        self.text, self.executable = text, None
+        if not devices.own:
+            return
         count = len(devices.all)
         replicas, partitions = (count, 1) if form == "uniform" else (1, count)
         options = xla_client.CompileOptions()
@@ -173,6 +231,8 @@ class Program:
 
     def collectives(self):
         """For each kind of collective: how many the module has, how many XLA runs, and how many tensors these carry."""
+        if self.executable is None:
+            raise Refused("collectives are counted where one process has devices of every stage, such as a single one")
         compiled = "".join(module.to_string() for module in self.executable.hlo_modules())
         counts = {}
         for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute"):
@@ -184,18 +244,16 @@ class Program:
 
 
 class Run:
-    """An exported step with its state on the devices."""
+    """A step with its state on the devices.
 
-    def __init__(self, folder):
-        import jax
+    `text_of` gives the text of a module by its file, `initial` has values by name; what it lacks starts at zero.
+    """
 
-        folder = Path(folder)
-        self.manifest = json.loads((folder / "manifest.json").read_text())
+    def __init__(self, manifest, text_of, initial):
+        self.manifest = manifest
         if self.manifest["format"] != FORMAT:
             raise Refused(f"this runner reads {FORMAT}, and the manifest is {self.manifest['format']}")
         self.modules = self.manifest["modules"]
-        if jax.process_count() > 1 and len({tuple(module["ranks"]) for module in self.modules}) > 1:
-            raise Refused("the stages of a pipeline run in one process; use a mesh without pp for several")
         devices, programs = {}, {}
         self.programs, self.devices = [], []
         for module in self.modules:
@@ -204,8 +262,7 @@ class Run:
                 devices[ranks] = Devices(ranks)
             key = (module["file"], ranks)
             if key not in programs:
-                text = (folder / module["file"]).read_text()
-                programs[key] = Program(self.manifest["form"], text, devices[ranks])
+                programs[key] = Program(self.manifest["form"], text_of(module["file"]), devices[ranks])
             self.programs.append(programs[key])
             self.devices.append(devices[ranks])
         # After which module a value that modules hand on is read no more.
@@ -213,8 +270,6 @@ class Run:
         for number, module in enumerate(self.modules):
             for tensor in module["inputs"]:
                 self.last_read[tensor["name"]] = number
-        self.feeds = read_safetensors(folder / "feeds.safetensors")
-        initial = read_safetensors(folder / "state.safetensors")
         # By name: what a value is, the devices that have it, and its array.
         self.kept = {}
         for module, devices in zip(self.modules, self.devices):
@@ -224,7 +279,17 @@ class Run:
                     self.kept[name] = (tensor, devices, devices.place(tensor, initial.get(name)))
         self.steps = self.manifest["first"]
 
-    def argument(self, tensor, devices, carried):
+    def get(self, name):
+        """The global value of a parameter or state. With several processes, all must ask for it."""
+        tensor, devices, array = self.kept[name]
+        return devices.collect(tensor, array)
+
+    def set(self, name, value):
+        """Gives a parameter or state another global value."""
+        tensor, devices, _ = self.kept[name]
+        self.kept[name] = (tensor, devices, devices.place(tensor, value))
+
+    def argument(self, tensor, devices, carried, fed):
         kind, name = tensor["kind"], tensor["name"]
         if kind in ("parameter", "state"):
             return self.kept[name][2]
@@ -235,23 +300,17 @@ class Run:
             return devices.receive(tensor, sent, sender, array)
         if kind == "batch":
             name, (start, limit) = tensor["rows"]
-            value = self.feeds[f"{self.steps + 1}/{name}"]
-            return devices.place(tensor, value[start:limit] if tensor["shape"] else value)
-        scalars = {
-            "learning_rate": self.manifest["learning_rates"][self.steps],
-            "step": self.steps + 1,
-            "seed": self.manifest["seed"],
-        }
-        return devices.place(tensor, devices.np.array(scalars[kind]).astype(element_type(MLIR[tensor["dtype"]])))
+            return devices.place(tensor, fed[name][start:limit] if tensor["shape"] else fed[name])
+        return devices.place(tensor, devices.np.array(fed[kind]).astype(element_type(MLIR[tensor["dtype"]])))
 
-    def step(self):
-        """Runs one step; its results that replace nothing, by name."""
-        if self.steps == len(self.manifest["learning_rates"]):
-            raise Refused(f"there are batches for {self.steps} steps; export more with --set train.steps=N")
+    def step(self, fed):
+        """Runs one step on the tensors of a batch by name, and `learning_rate`, `step` and `seed` where it reads them; its
+        results that replace nothing, by name."""
         carried, given = {}, {}
         for number, (module, program, devices) in enumerate(zip(self.modules, self.programs, self.devices)):
             inputs, outputs = module["inputs"], module["outputs"]
-            results = program.call([self.argument(tensor, devices, carried) for tensor in inputs])
+            arguments = [self.argument(tensor, devices, carried, fed) for tensor in inputs]
+            results = program.call(arguments) if devices.own else [None] * len(outputs)
             for tensor in inputs:
                 if self.last_read[tensor["name"]] == number:
                     carried.pop(tensor["name"], None)
@@ -310,6 +369,25 @@ def end_with_stdin():
     threading.Thread(target=wait, daemon=True).start()
 
 
+def join_processes(host, port, count, index):
+    """Makes this process one of `count` that jax.distributed connects; the first one listens at the port of the host. Ports are
+    opened at the address alone by which this process reaches that host: on one host, at a loopback address if it is one."""
+    import jax
+    from jax._src.lib import _jax
+
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as route:
+        # Sends nothing; the system chooses the address.
+        route.connect(address)
+        own = route.getsockname()[0]
+    # JAX would let gloo listen at the address of the name of this machine, which may be one of a network.
+    make = _jax.make_gloo_tcp_collectives
+    _jax.make_gloo_tcp_collectives = lambda distributed_client: make(distributed_client=distributed_client, hostname=own)
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    bound = f"[{own}]:{port}" if ":" in own else f"{own}:{port}"
+    jax.distributed.initialize(f"{host}:{port}", count, index, coordinator_bind_address=bound)
+
+
 def connect(ranks):
     """Joins the processes of a launcher; the devices of this one, all without a launcher."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
@@ -319,11 +397,9 @@ def connect(ranks):
         raise Refused(f"{count} processes cannot share {ranks} devices equally")
 
     def join():
-        import jax
-
-        jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        address = f"{os.environ.get('MASTER_ADDR', '127.0.0.1')}:{os.environ['MASTER_PORT']}"
-        jax.distributed.initialize(address, count, int(os.environ["RANK"]))
+        join_processes(
+            os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ["MASTER_PORT"]), count, int(os.environ["RANK"])
+        )
 
     return ranks // count, join
 
@@ -362,8 +438,19 @@ def main():
         if is_first:
             print(json.dumps(line) if options.json else text, file=own, flush=True)
 
+    feeds = read_safetensors(options.folder / "feeds.safetensors")
+    initial = read_safetensors(options.folder / "state.safetensors")
+
+    def fed(step):
+        """What step `step`, the first one being 1, reads."""
+        rates, batch = manifest["learning_rates"], f"{step}/"
+        if step > len(rates):
+            raise Refused(f"there are batches for {len(rates)} steps; export more with --set train.steps=N")
+        tensors = {name.removeprefix(batch): value for name, value in feeds.items() if name.startswith(batch)}
+        return tensors | {"learning_rate": rates[step - 1], "step": step, "seed": manifest["seed"]}
+
     try:
-        run = Run(options.folder)
+        run = Run(manifest, lambda file: (options.folder / file).read_text(), initial)
     except (AttributeError, TypeError) as error:
         raise Refused(f"jax {jax.__version__} has other calls than {TRIED}, with which this was tried: {error}") from error
     if options.collectives:
@@ -374,7 +461,7 @@ def main():
     steps = left if options.steps is None else options.steps
     for number in range(1, steps + 1):
         began = time.perf_counter()
-        values = run.step()
+        values = run.step(fed(run.steps + 1))
         seconds = time.perf_counter() - began
         scalars = {name: float(value) for name, value in values.items() if value.ndim == 0}
         text = "  ".join(f"{name} {value:.6f}" for name, value in scalars.items())
