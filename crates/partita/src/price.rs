@@ -78,14 +78,19 @@ impl Session {
         if !self.is_folded() {
             return self.price_of(&self.build()?);
         }
-        let found = match self.searches_plan() {
-            true => {
-                let mesh = std::slice::from_ref(self.mesh());
-                Some(self.auto_plan_over(None, mesh, Freedom::default(), &|_| {})?.best.plan)
-            }
-            false => None,
-        };
-        self.price_folded(found.as_ref())
+        self.price_folded(self.searched_folded_plan()?.as_ref())
+    }
+
+    /// The plan of a folded step, if it is to be searched for; none is that of the config.
+    ///
+    /// # Errors
+    /// What the search refuses.
+    pub(crate) fn searched_folded_plan(&self) -> Result<Option<Plan>> {
+        if !self.searches_plan() {
+            return Ok(None);
+        }
+        let mesh = std::slice::from_ref(self.mesh());
+        Ok(Some(self.auto_plan_over(None, mesh, Freedom::default(), &|_| {})?.best.plan))
     }
 
     /// The price of a built step, whole.

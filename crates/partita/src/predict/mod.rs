@@ -12,7 +12,7 @@ mod exchanges;
 pub mod fit;
 pub mod fold;
 pub mod rows;
-mod small;
+pub(crate) mod small;
 pub mod step;
 pub mod unfold;
 

@@ -18,7 +18,7 @@ use partita_program::{
     Action, BufferKind, Collective, CollectiveKind, CollectiveOp, Event, Origin, Program, ProgramSet,
 };
 use partita_schedule::{Built, PIPELINE_AXIS, Plan, Primitive};
-use partita_simulate::{ClassRun, MemoryKind, simulate};
+use partita_simulate::{ClassRun, MemoryKind, Simulation, simulate};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -95,13 +95,25 @@ pub(super) struct Small {
     pub sent: [Vec<Message>; 2],
 }
 
-impl Small {
+/// The programs of a small step, over a clock.
+pub(crate) struct SmallStep {
+    /// The session with few layers, microbatches and stages.
+    pub session: Session,
+    /// Its step.
+    pub built: Built,
+    /// The programs.
+    pub set: ProgramSet,
+    /// The programs over a clock.
+    pub simulation: Simulation,
+}
+
+impl SmallStep {
     /// The step of a session with `layers` layers on each of `stages` stages and at most three microbatches. A plan is that
     /// of the whole model; none is the plan of the session.
     ///
     /// # Errors
     /// E511 for a model without repeated layers; what building, lowering and simulating refuse.
-    pub fn of(session: &Session, plan: Option<&Plan>, stages: usize, layers: usize) -> Result<Small> {
+    pub fn of(session: &Session, plan: Option<&Plan>, stages: usize, layers: usize) -> Result<SmallStep> {
         let train = &session.config().train;
         let microbatches = train.microbatches.clamp(1, MICROBATCHES);
         let rows = train.batch / train.microbatches.max(1) * microbatches;
@@ -109,9 +121,7 @@ impl Small {
         let mut mesh = session.mesh().clone();
         let cluster = session.config().cluster.resized(&mesh, PIPELINE_AXIS, stages);
         mesh.axes.iter_mut().filter(|axis| axis.name == PIPELINE_AXIS).for_each(|axis| axis.size = stages);
-        let splits = splits_backward(session)?;
-        let order = Order::named(if splits { "zb-h1" } else { "1f1b" })?;
-        let timetable = order.timetable(stages, microbatches)?;
+        let order = Order::named(if splits_backward(session)? { "zb-h1" } else { "1f1b" })?;
         let small = session.clone().with_model(source).with_mesh(mesh).with_cluster(cluster);
         let small = small.with_batch(rows).with_microbatches(microbatches).with_timetable(order);
         let model = small.model()?;
@@ -123,6 +133,17 @@ impl Small {
         let built = small.built_under(&model, &staged(&plan, &model, stages, before)?)?;
         let set = small.lower(&built)?;
         let simulation = simulate(&set, &small.config().cluster)?;
+        Ok(SmallStep { session: small, built, set, simulation })
+    }
+}
+
+impl Small {
+    /// What the slices of the small step do; the arguments and errors are those of [`SmallStep::of`].
+    pub fn of(session: &Session, plan: Option<&Plan>, stages: usize, layers: usize) -> Result<Small> {
+        let SmallStep { session: small, built, set, simulation } =
+            SmallStep::of(session, plan, stages, layers)?;
+        let microbatches = small.config().train.microbatches;
+        let timetable = small.config().train.timetable.timetable(stages, microbatches)?;
         let slice = |(number, stage): (usize, &partita_schedule::Stage)| {
             let own = set.programs.iter().zip(&simulation.classes);
             let own: Vec<(&Program, &ClassRun)> =

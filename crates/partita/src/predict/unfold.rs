@@ -15,7 +15,7 @@ use super::step::{Bytes, Forecast, StepSeconds};
 use crate::session::Session;
 use partita_base::{Diagnostic, Result};
 use partita_mesh::Slice;
-use partita_pipeline::{Order, TaskKind, Timetable, mark};
+use partita_pipeline::{Order, Task, TaskKind, Timetable, mark};
 use partita_schedule::{PIPELINE_AXIS, Plan, Primitive};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -64,6 +64,51 @@ impl SmallSteps {
 /// # Errors
 /// As [`forecast`].
 pub fn forecast_with(session: &Session, plan: Option<&Plan>, small: &SmallSteps) -> Result<Forecast> {
+    Ok(unfolded(session, plan, small)?.forecast)
+}
+
+/// A task of the timetable of a large step, as it ran over the clock.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct TaskRun {
+    /// The slice of the mesh.
+    pub slice: usize,
+    /// The task.
+    pub task: Task,
+    /// When it begins.
+    pub begin_s: f64,
+    /// When it ends.
+    pub end_s: f64,
+}
+
+/// A large step in terms of its slices.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LargeStep {
+    /// Its forecast.
+    pub forecast: Forecast,
+    /// The timetable.
+    pub timetable: Timetable,
+    /// Layers of each stage.
+    pub layers: Vec<f64>,
+    /// The tasks, in the order of their ends on each slice.
+    pub tasks: Vec<TaskRun>,
+}
+
+/// The stages and the layers on each of them of the smaller one of the steps by which a session's step is predicted.
+///
+/// # Errors
+/// E463 for a timetable of other numbers than the session's.
+pub fn small_size(session: &Session) -> Result<(usize, usize)> {
+    let slices = session.mesh().slices(PIPELINE_AXIS).len();
+    let train = &session.config().train;
+    let stages = timetable(&train.timetable, slices, train.microbatches)?.stages.min(STAGES);
+    Ok((stages, few_layers(session, stages)))
+}
+
+/// As [`forecast_with`], with the tasks of the timetable.
+///
+/// # Errors
+/// As [`forecast`].
+pub fn unfolded(session: &Session, plan: Option<&Plan>, small: &SmallSteps) -> Result<LargeStep> {
     let config = session.config();
     config.cluster.holds(session.mesh())?;
     rows_of_microbatch(session)?;
@@ -76,7 +121,8 @@ pub fn forecast_with(session: &Session, plan: Option<&Plan>, small: &SmallSteps)
     let small = small.of(session, plan, stages)?;
     let step = Unfolded { counts, timetable, small, splits: splits_backward(session)? };
     let delays = step.delays(session, &slices);
-    let seconds = step.seconds(&delays)?;
+    let mut tasks = Vec::new();
+    let seconds = step.seconds(&delays, &mut tasks)?;
     let model = |layers: usize| -> Result<[f64; 2]> {
         let source = config.model.with_layers(layers).ok_or_else(not_folded)?;
         let model = source.build(config.train.batch / microbatches.max(1), config.train.dtype, true)?;
@@ -84,13 +130,14 @@ pub fn forecast_with(session: &Session, plan: Option<&Plan>, small: &SmallSteps)
     };
     let ([one_flops, one], [two_flops, two]) = (model(1)?, model(2)?);
     let whole = |one: f64, two: f64| one + (two - one) * (layers - 1) as f64;
-    Ok(Forecast {
+    let forecast = Forecast {
         // The backward pass does twice the arithmetic of the forward pass.
         flops: 3.0 * microbatches as f64 * whole(one_flops, two_flops),
         parameters: whole(one, two),
         stages: (0..slices.len()).map(|slice| step.bytes(slice)).collect(),
         seconds,
-    })
+    };
+    Ok(LargeStep { forecast, timetable: step.timetable, layers: step.counts, tasks })
 }
 
 /// The timetable of a mesh with these slices; without a pipeline, one microbatch after another.
@@ -101,15 +148,21 @@ fn timetable(order: &Order, slices: usize, microbatches: usize) -> Result<Timeta
     }
 }
 
-/// The small steps, on two cores. Where parameters are gathered for each use, a layer hides the gathers of the next one, so
-/// a stage needs two of them; and with too few, memory is fullest in another part of the step than with many.
-fn few_and_more(session: &Session, plan: Option<&Plan>, stages: usize) -> Result<[Small; 2]> {
+/// The layers on each stage of the smaller one of the small steps. Where parameters are gathered for each use, a layer hides
+/// the gathers of the next one, so a stage needs two of them; and with too few, memory is fullest in another part of the step
+/// than with many.
+fn few_layers(session: &Session, stages: usize) -> usize {
     let gathers = session.mesh().axis_named("fsdp").is_some_and(|axis| axis.size > 1);
-    let few = match (stages, gathers) {
+    match (stages, gathers) {
         (1, _) => 3,
         (_, true) => 2,
         (_, false) => 1,
-    };
+    }
+}
+
+/// The small steps, on two cores.
+fn few_and_more(session: &Session, plan: Option<&Plan>, stages: usize) -> Result<[Small; 2]> {
+    let few = few_layers(session, stages);
     let session = session.clone().in_this_process();
     let small = |layers: usize| Small::of(&session, plan, stages, layers);
     let (few, more) = std::thread::scope(|scope| {
@@ -262,8 +315,8 @@ impl Unfolded {
         pairs.map(|s| [seconds(forward, s, s + 1), seconds(backward, s + 1, s)]).collect()
     }
 
-    /// Runs the timetable.
-    fn seconds(&self, delays: &[[f64; 2]]) -> Result<StepSeconds> {
+    /// Runs the timetable, and writes down its tasks.
+    fn seconds(&self, delays: &[[f64; 2]], tasks: &mut Vec<TaskRun>) -> Result<StepSeconds> {
         let (timetable, stages) = (&self.timetable, self.counts.len());
         let slice_of = timetable.slice_of_stage();
         let sum = |slice: usize, part: Part| {
@@ -296,7 +349,9 @@ impl Unfolded {
                     };
                     let Some(ready) = ready else { break };
                     let (own, behind) = self.task(stage, task.kind, number);
-                    running.now = running.now.max(ready) + own.sum();
+                    let begin_s = running.now.max(ready);
+                    running.now = begin_s + own.sum();
+                    tasks.push(TaskRun { slice, task: *task, begin_s, end_s: running.now });
                     running.busy = running.busy.plus(own);
                     running.next += 1;
                     done.insert((task.kind, stage, number), running.now - behind);

@@ -1,8 +1,10 @@
 //! A report about a planned step: what each rank holds, does and sends, predicted and, if it was profiled, measured.
 //!
 //! Everything is read off the programs that would run: the timeline is that of the simulator, memory that of the memory
-//! map, bytes those of the collectives. Ranks with the same program are one row.
+//! map, bytes those of the collectives. Ranks with the same program are one row. A step whose programs would be very large is
+//! shown by slices, as unfolded from a small one, which is shown whole.
 
+mod large;
 mod logs;
 mod runs;
 mod tables;
@@ -28,6 +30,12 @@ const MOST_SPANS: usize = 100_000;
 /// Classes of ranks whose memory over time is drawn: those with the highest peaks.
 const MEMORY_CLASSES: usize = 3;
 
+/// Points of memory over time: more than a screen has columns.
+const MOST_POINTS: usize = 1500;
+
+/// Characters of a list of ranks.
+const MOST_CHARACTERS: usize = 40;
+
 /// What a report may also show.
 #[derive(Default)]
 pub struct Measured<'a> {
@@ -44,50 +52,70 @@ pub struct Measured<'a> {
 /// # Errors
 /// What building, lowering and simulating refuse.
 pub fn report(session: &Session, measured: &Measured) -> Result<Report> {
+    if large::is_large(session) && measured.profiled.is_none() {
+        // What cannot be unfolded, such as a plan that names single layers, is shown whole.
+        match large::report(session, measured) {
+            Err(error) if error.code == "E511" => {}
+            report => return report,
+        }
+    }
     let model = session.model()?;
     let built = session.build_model(&model)?;
     let set = session.lower(&built)?;
     let simulation = simulate(&set, &session.config().cluster)?;
-    let config = session.config();
-    let title = format!("{} on mesh {}", config.model.name(), session.mesh());
+    let title = format!("{} on mesh {}", session.config().model.name(), session.mesh());
     let mut report = Report { title, ..Report::default() };
     report.facts = facts(session, model.parameter_count(), &set, &simulation, measured);
-    runs::compare(&mut report, &measured.runs, &simulation)?;
+    runs::compare(&mut report, &measured.runs, runs::figures(&simulation))?;
+    details(&mut report, session, &built, &set, &simulation, measured)?;
+    Ok(report)
+}
+
+/// What is read off the programs of a step.
+fn details(
+    report: &mut Report,
+    session: &Session,
+    built: &Built,
+    set: &ProgramSet,
+    simulation: &Simulation,
+    measured: &Measured,
+) -> Result<()> {
+    let config = session.config();
     report.section(
         "Mesh",
         "Ranks with the same program are one cell. The bar is the share of a device's memory that is in use at the peak.",
-        mesh(session, &built, &simulation),
+        mesh(session, built, simulation),
     );
     if let Some(timetable) = &built.timetable {
-        report.section("Stages", "What each slice of the mesh runs.", tables::stages(&stage_table(&built)));
+        report.section("Stages", "What each slice of the mesh runs.", tables::stages(&stage_table(built)));
         report.section(
             "Timetable",
             "Slots of the pipeline, before times are known.",
             text(timetable.chart()?),
         );
     }
-    report.section("Timeline", TIMELINE, timeline(&simulation.trace(&set)));
+    report.section("Timeline", TIMELINE, timeline(&simulation.trace(set)));
     if let Some(profiled) = measured.profiled {
         let trace = profile::timeline(&profiled.recording, "measured", 0);
         report.section("Measured timeline", "The recorded steps, as they ran.", timeline(&trace));
     }
-    memory(&mut report, &set, &simulation);
-    report.section("Communication", TRAFFIC, traffic::matrix(&set, &simulation));
-    report.section("Collectives", "Of all ranks, in one step.", traffic::table(&set));
+    memory(report, set, simulation);
+    report.section("Communication", TRAFFIC, traffic::matrix(set, simulation));
+    report.section("Collectives", "Of all ranks, in one step.", traffic::table(set));
     let by_op = measured
         .profiled
         .map(|profiled| profile::rows(&profiled.recording, &config.cluster, By::Op, Sort::Time).0);
-    let (about, roofline) = tables::roofline(session, &set, by_op.as_deref());
+    let (about, roofline) = tables::roofline(session, set, by_op.as_deref());
     report.section("Roofline", about, roofline);
     if let Some(profiled) = measured.profiled {
         let about = "Means over the recorded steps; time is the sum over threads.";
-        report.section("Predicted and measured", about, tables::compared(session, &simulation, profiled));
+        report.section("Predicted and measured", about, tables::compared(session, simulation, profiled));
         report.section("Time by op", about, tables::profile(by_op.as_deref().unwrap_or_default()));
     }
-    curves(&mut report, &measured.logs);
-    report.section("Parameters", "Each with its layout, and why it has it.", tables::parameters(&built));
-    report.section("Plan", "", text(plan(&built)));
-    Ok(report)
+    curves(report, &measured.logs);
+    report.section("Parameters", "Each with its layout, and why it has it.", tables::parameters(built));
+    report.section("Plan", "", text(plan(built)));
+    Ok(())
 }
 
 /// What the logs say, over steps.
@@ -188,7 +216,7 @@ fn mesh(session: &Session, built: &Built, simulation: &Simulation) -> Body {
         Cell {
             ranks: match class.ranks.len() {
                 1 => format!("rank {}", class.ranks[0]),
-                count => format!("ranks {} ({count})", rank_list(&class.ranks)),
+                count => format!("ranks {} ({count})", ranks_name(&class.ranks)),
             },
             place: place.join(", "),
             holds,
@@ -206,19 +234,47 @@ fn timeline(trace: &Trace) -> Body {
     Body::Timeline { timeline: Timeline::of(trace, MOST_SPANS) }
 }
 
+/// At most [`MOST_POINTS`] of the moments, even in number over the step: the fullest of each part, and the last one.
+fn thinned<const N: usize>(over_time: &[(f64, [usize; N])]) -> Vec<(f64, [usize; N])> {
+    let each = over_time.len().div_ceil(MOST_POINTS - 1).max(1);
+    let parts = over_time.chunks(each);
+    let mut kept: Vec<_> = parts
+        .filter_map(|part| part.iter().max_by_key(|(_, bytes)| bytes.iter().sum::<usize>()))
+        .copied()
+        .collect();
+    match (kept.last(), over_time.last()) {
+        (Some(kept_last), Some(last)) if kept_last.0 < last.0 => kept.push(*last),
+        _ => {}
+    }
+    kept
+}
+
+/// The ranks of a class in a few characters: `0-7`, or the first ones and the last one.
+fn ranks_name(ranks: &[usize]) -> String {
+    let list = rank_list(ranks);
+    match ranks.last() {
+        Some(last) if list.len() > MOST_CHARACTERS => {
+            let first: Vec<&str> = list.split(',').take(4).collect();
+            format!("{},..,{last}", first.join(","))
+        }
+        _ => list,
+    }
+}
+
 /// Memory over time of the fullest classes, and what holds it at the peak.
 fn memory(report: &mut Report, set: &ProgramSet, simulation: &Simulation) {
     let mut order: Vec<usize> = (0..simulation.classes.len()).collect();
     order.sort_by_key(|&class| std::cmp::Reverse(simulation.classes[class].memory.peak_bytes()));
     for &class in order.iter().take(MEMORY_CLASSES) {
         let run = &simulation.classes[class];
+        let over_time = thinned(&run.memory.over_time);
         let points = |kind: usize| -> Vec<(f64, f64)> {
-            run.memory.over_time.iter().map(|&(at_s, bytes)| (at_s * 1e3, bytes[kind] as f64)).collect()
+            over_time.iter().map(|(at_s, bytes)| (at_s * 1e3, bytes[kind] as f64)).collect()
         };
         let series = MemoryKind::ALL.iter().enumerate().filter(|&(kind, _)| run.memory.peak[kind] > 0);
         let series: Vec<Series> =
             series.map(|(kind, of)| Series { name: of.name().to_string(), points: points(kind) }).collect();
-        let ranks = rank_list(&run.ranks);
+        let ranks = ranks_name(&run.ranks);
         let (x, y) = ("milliseconds".to_string(), "bytes".to_string());
         report.section(
             &format!("Memory of ranks {ranks}"),

@@ -1,10 +1,11 @@
 //! Runs beside each other: what they came to, and in which keys of their configs they differ.
 
 use super::Log;
+use super::large::is_large;
 use crate::session::Session;
 use partita_base::{Result, format_bytes, format_seconds};
 use partita_report::{Body, Report};
-use partita_simulate::{Simulation, simulate};
+use partita_simulate::Simulation;
 use std::collections::BTreeMap;
 use toml::{Table, Value};
 
@@ -21,16 +22,19 @@ pub struct Run {
 }
 
 /// Adds a table of the runs, a column for each, and one of the keys in which they differ; nothing without runs.
-/// `simulation` is that of the first run's step.
+/// `first_figures` are those of the first run's step.
 ///
 /// # Errors
 /// What building, lowering and simulating refuse.
-pub(super) fn compare(report: &mut Report, runs: &[Run], simulation: &Simulation) -> Result<()> {
+pub(super) fn compare(report: &mut Report, runs: &[Run], first_figures: (f64, u64)) -> Result<()> {
     let Some((first, others)) = runs.split_first() else { return Ok(()) };
-    let mut columns = vec![figures(first, simulation)];
+    let mut columns = vec![column(first, first_figures)];
     for run in others {
-        let set = run.session.lower(&run.session.build()?)?;
-        columns.push(figures(run, &simulate(&set, &run.session.config().cluster)?));
+        let price = match is_large(&run.session) {
+            true => run.session.price()?,
+            false => run.session.price_of(&run.session.build()?)?,
+        };
+        columns.push(column(run, (price.step_s(), price.bytes())));
     }
     let rows = (0..columns[0].len()).map(|row| {
         let cells = columns.iter().map(|column| column[row].1.clone());
@@ -54,11 +58,16 @@ fn header(first: &str, runs: &[Run]) -> Vec<String> {
     std::iter::once(first.to_string()).chain(runs.iter().map(|run| run.name.clone())).collect()
 }
 
+/// Seconds of a step and bytes of its fullest rank.
+pub(super) fn figures(simulation: &Simulation) -> (f64, u64) {
+    let most = simulation.classes.iter().map(|class| class.memory.arena_bytes as u64).max();
+    (simulation.step_s, most.unwrap_or(0))
+}
+
 /// Names and values, the same names for every run.
-fn figures(run: &Run, simulation: &Simulation) -> Vec<(&'static str, String)> {
+fn column(run: &Run, (step_s, most): (f64, u64)) -> Vec<(&'static str, String)> {
     let session = &run.session;
     let config = session.config();
-    let most = simulation.classes.iter().map(|class| class.memory.arena_bytes).max().unwrap_or(0);
     let last = |of: fn(&Log) -> &Vec<(f64, f64)>| {
         let found = run.logs.iter().filter_map(|log| of(log).last()).max_by(|a, b| a.0.total_cmp(&b.0));
         found.map_or("-".to_string(), |(_, value)| format!("{value:.4}"))
@@ -76,8 +85,8 @@ fn figures(run: &Run, simulation: &Simulation) -> Vec<(&'static str, String)> {
         ("last training loss", last(|log| &log.losses)),
         ("last validation loss", last(|log| &log.validations)),
         ("tokens per second, mean", speed),
-        ("predicted step", format_seconds(simulation.step_s)),
-        ("planned memory of a rank", format_bytes(most as u64)),
+        ("predicted step", format_seconds(step_s)),
+        ("planned memory of a rank", format_bytes(most)),
     ]
 }
 

@@ -1,5 +1,6 @@
 //! Tables of a report.
 
+use super::ranks_name;
 use crate::layouts::origin;
 use crate::profile::{self, By, Profiled, Row, Sort};
 use crate::session::Session;
@@ -29,7 +30,7 @@ pub fn stages(stages: &[StageRow]) -> Body {
             stage.stage.to_string(),
             rank_list(&stage.stages),
             stage.mesh.clone(),
-            rank_list(&stage.ranks),
+            ranks_name(&stage.ranks),
             stage.parameters.to_string(),
             format!("{:.3e}", stage.forward_flops),
             stage.in_flight.to_string(),

@@ -2,7 +2,6 @@
 
 use indexmap::IndexMap;
 use partita_base::format_bytes;
-use partita_mesh::rank_list;
 use partita_program::{Collective, CollectiveOp, ProgramSet, Transfer};
 use partita_report::Body;
 use partita_simulate::Simulation;
@@ -16,7 +15,7 @@ pub fn matrix(set: &ProgramSet, simulation: &Simulation) -> Body {
     let (names, group_of): (Vec<String>, Vec<usize>) = match count <= MOST_RANKS {
         true => ((0..count).map(|rank| format!("rank {rank}")).collect(), (0..count).collect()),
         false => {
-            let name = |ranks: &[usize]| format!("ranks {}", rank_list(ranks));
+            let name = |ranks: &[usize]| format!("ranks {}", super::ranks_name(ranks));
             (simulation.classes.iter().map(|class| name(&class.ranks)).collect(), set.class_of_ranks())
         }
     };
