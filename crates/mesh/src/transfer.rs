@@ -40,32 +40,60 @@ pub fn transfer(
     (from, from_mesh): (&Sharding, &Mesh),
     (to, to_mesh): (&Sharding, &Mesh),
 ) -> Vec<BoxMove> {
-    // The distinct shards of the first mesh, by offset and shape, with the ranks that hold them.
-    let mut holders: BTreeMap<(Vec<usize>, Vec<usize>), Vec<usize>> = BTreeMap::new();
-    for rank in 0..from_mesh.rank_count() {
-        let shard = (from.local_offset(from_mesh, shape, rank), from.local_shape(from_mesh, shape, rank));
-        holders.entry(shard).or_default().push(rank);
-    }
-    let mut moves = Vec::new();
-    for rank in 0..to_mesh.rank_count() {
-        let (offset, extents) = (to.local_offset(to_mesh, shape, rank), to.local_shape(to_mesh, shape, rank));
-        for ((start, size), ranks) in &holders {
-            let begin: Vec<usize> = start.iter().zip(&offset).map(|(a, b)| *a.max(b)).collect();
+    // The distinct shards of each mesh, by offset and shape, with the ranks that hold them.
+    let shards = |layout: &Sharding, mesh: &Mesh| {
+        let mut holders: BTreeMap<(Vec<usize>, Vec<usize>), Vec<usize>> = BTreeMap::new();
+        for rank in 0..mesh.rank_count() {
+            let shard = (layout.local_offset(mesh, shape, rank), layout.local_shape(mesh, shape, rank));
+            holders.entry(shard).or_default().push(rank);
+        }
+        holders
+    };
+    let (held, needed) = (shards(from, from_mesh), shards(to, to_mesh));
+    // Shards are boxes of a grid: those that meet a box are found dimension by dimension.
+    let grid: Vec<Vec<(usize, usize)>> = (0..shape.len())
+        .map(|d| {
+            let mut parts: Vec<(usize, usize)> = held.keys().map(|(start, size)| (start[d], size[d])).collect();
+            parts.sort_unstable();
+            parts.dedup();
+            parts
+        })
+        .collect();
+    // What each rank of the second mesh receives. Ranks with one shard differ only in whom they receive it from.
+    let mut received: Vec<Vec<BoxMove>> = vec![Vec::new(); to_mesh.rank_count()];
+    for ((offset, extents), receivers) in needed.iter().filter(|((_, extents), _)| !extents.contains(&0)) {
+        let mut met: Vec<(Vec<usize>, Vec<usize>)> = vec![(Vec::new(), Vec::new())];
+        for (d, parts) in grid.iter().enumerate() {
+            let (begin, end) = (offset[d], offset[d] + extents[d]);
+            let first = parts.partition_point(|(start, size)| start + size <= begin);
+            let own = parts[first..].iter().take_while(|(start, _)| *start < end).filter(|part| part.1 > 0);
+            let own: Vec<&(usize, usize)> = own.collect();
+            let more = |(starts, sizes): &(Vec<usize>, Vec<usize>)| {
+                let longer = |of: &[usize], last: usize| [of, &[last]].concat();
+                own.iter().map(|part| (longer(starts, part.0), longer(sizes, part.1))).collect::<Vec<_>>()
+            };
+            met = met.iter().flat_map(more).collect();
+        }
+        for shard in met {
+            let Some(senders) = held.get(&shard) else { continue };
+            let (start, size) = &shard;
+            let begin: Vec<usize> = start.iter().zip(offset).map(|(a, b)| *a.max(b)).collect();
             let end = (0..shape.len()).map(|d| (start[d] + size[d]).min(offset[d] + extents[d]));
-            let common: Option<Vec<usize>> =
-                end.zip(&begin).map(|(end, begin)| end.checked_sub(*begin).filter(|&e| e > 0)).collect();
-            let Some(common) = common else { continue };
+            let common: Vec<usize> = end.zip(&begin).map(|(end, begin)| end - begin).collect();
             let within = |origin: &[usize]| begin.iter().zip(origin).map(|(b, o)| b - o).collect();
-            moves.push(BoxMove {
-                source: ranks[rank % ranks.len()],
-                target: from_mesh.rank_count() + rank,
-                source_start: within(start),
-                target_start: within(&offset),
-                extents: common,
-            });
+            let (source_start, target_start): (Vec<usize>, Vec<usize>) = (within(start), within(offset));
+            for &rank in receivers {
+                received[rank].push(BoxMove {
+                    source: senders[rank % senders.len()],
+                    target: from_mesh.rank_count() + rank,
+                    source_start: source_start.clone(),
+                    target_start: target_start.clone(),
+                    extents: common.clone(),
+                });
+            }
         }
     }
-    moves
+    received.into_iter().flatten().collect()
 }
 
 /// The layouts in which each element of a tensor arrives on one rank alone, and from which ranks

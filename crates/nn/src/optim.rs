@@ -134,6 +134,8 @@ pub(crate) struct Shared {
     relative: Option<[ValueId; 2]>,
     /// The seed of stochastic rounding, where parameters in bf16 are rounded so.
     pub rounding: Option<ValueId>,
+    /// See [`StepOptions::abridged`](crate::StepOptions).
+    pub abridged: bool,
 }
 
 /// A parameter at its update: tensors in the type of the arithmetic.
@@ -376,8 +378,15 @@ impl Optimizer {
     /// The scalars of a step from its `learning_rate` (a float) and `step` (i64, from 1).
     pub(crate) fn shared(&self, b: &mut GraphBuilder, rate: ValueId, step: ValueId) -> Result<Shared> {
         let rate = b.convert(rate, DType::F64)?;
-        let mut shared =
-            Shared { step_size: rate, rate, denominator: None, keep: None, relative: None, rounding: None };
+        let mut shared = Shared {
+            step_size: rate,
+            rate,
+            denominator: None,
+            keep: None,
+            relative: None,
+            rounding: None,
+            abridged: false,
+        };
         match *self {
             Optimizer::Sgd { .. } => {}
             Optimizer::Adam { beta1, beta2, .. }

@@ -38,6 +38,9 @@ pub struct StepOptions {
     pub stochastic_rounding: bool,
     /// The scale of the loss over time; without it the loss is not scaled.
     pub loss_scaling: Option<LossScaling>,
+    /// Whether updates of single elements only read and write what they would, with one op for each state, and compute
+    /// nothing of use: for steps that are priced and never run. Such an update moves as many bytes, in as many kernels.
+    pub abridged: bool,
 }
 
 impl StepOptions {
@@ -53,6 +56,7 @@ impl StepOptions {
             f8: None,
             loss_scaling: None,
             stochastic_rounding: false,
+            abridged: false,
         }
     }
 
@@ -270,6 +274,7 @@ pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
         None => step,
     };
     let mut shared = options.optimizer.shared(&mut b, rate, taken)?;
+    shared.abridged = options.abridged;
     if options.stochastic_rounding {
         let seed = match b.graph().input_named(SEED) {
             Some(seed) => seed,

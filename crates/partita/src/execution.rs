@@ -5,7 +5,7 @@ use indexmap::IndexMap;
 use partita_base::Result;
 use partita_ir::ops::Composite;
 use partita_ir::{Literal, Target};
-use partita_mesh::Sharding;
+use partita_mesh::{BoxMove, Sharding};
 use partita_program::{Edge, LowerOptions, Stage, Stages, lower_stages};
 use partita_runtime::checkpoint::TensorData;
 use partita_runtime::{BatchTensor, Cpu, MemoryLimit, Runner, RunnerOptions, TensorLayout, TrainLoop};
@@ -49,13 +49,22 @@ pub fn train_loop(built: &Built, seed: u64, options: RunnerOptions) -> Result<Tr
 
 /// The stages and edges of a built step, in the form that lowering takes.
 pub fn stages(built: &Built) -> Stages<'_> {
-    let edge = |edge| {
-        let (members, boxes) = moves(&built.stages, edge);
-        Edge { name: edge.name.clone(), members, boxes }
+    // Microbatches send alike.
+    let mut known: IndexMap<_, (Arc<[usize]>, Arc<[BoxMove]>)> = IndexMap::new();
+    let mut edge = |edge: &partita_pipeline::Edge| {
+        let ((from, output), (to, input)) = (edge.from, edge.to);
+        let (sent, received) = (&built.stages[from].partitioned, &built.stages[to].partitioned);
+        let shape = sent.graph.ty(sent.graph.outputs[output]).shape.clone();
+        let key = (from, to, shape, sent.outputs[output].clone(), received.inputs[input].clone());
+        let (members, boxes) = known.entry(key).or_insert_with(|| {
+            let (members, boxes) = moves(&built.stages, edge);
+            (members.into(), boxes.into())
+        });
+        Edge { name: edge.name.clone(), members: members.clone(), boxes: boxes.clone() }
     };
     Stages {
         stages: built.stages.iter().map(stage).collect(),
-        edges: built.edges.iter().map(edge).collect(),
+        edges: built.edges.iter().map(&mut edge).collect(),
         timetable: built.timetable.as_ref(),
         offload: built.offload.clone(),
     }

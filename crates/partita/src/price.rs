@@ -20,6 +20,7 @@ pub(crate) const MOST_LAYERS: usize = 64;
 /// Ranks beyond which a step is folded.
 const MOST_RANKS: usize = 64;
 /// Layers times the square of their features beyond which a step is folded: a twelfth of the parameters of a transformer.
+/// Every expert counts as a layer.
 const MOST_ELEMENTS: usize = 1 << 25;
 
 /// A priced step.
@@ -65,8 +66,9 @@ impl Session {
     /// Whether the step is folded to price it: its programs would be large, and a layer like any other.
     pub fn is_folded(&self) -> bool {
         let Some([layers, _, features]) = self.config().model.stream() else { return false };
+        let experts = self.config().model.experts().map_or(1, |experts| experts.count.max(1));
         layers * self.config().train.microbatches > MOST_LAYERS
-            || layers.saturating_mul(features).saturating_mul(features) > MOST_ELEMENTS
+            || layers.saturating_mul(experts).saturating_mul(features).saturating_mul(features) > MOST_ELEMENTS
             || self.mesh().rank_count() > MOST_RANKS
     }
 

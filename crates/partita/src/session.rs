@@ -158,6 +158,12 @@ impl Session {
         self
     }
 
+    /// With updates that are only priced ([`StepOptions::abridged`](partita_nn::StepOptions)).
+    pub(crate) fn only_priced(mut self) -> Session {
+        self.config.step.abridged = true;
+        self
+    }
+
     /// On another mesh.
     pub fn with_mesh(mut self, mesh: Mesh) -> Session {
         self.mesh = mesh;

@@ -3,7 +3,7 @@
 use crate::intra::Found;
 use partita_ir::{Graph, Phase, Role, ValueId};
 use partita_mesh::{Mesh, Sharding, Step};
-use partita_schedule::{Plan, Primitive, SyncMode, SyncOp, matches};
+use partita_schedule::{Kind, Layout, Plan, Primitive, Style, SyncMode, SyncOp, matches};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The origin of the lines.
@@ -18,6 +18,9 @@ pub enum Pins {
     Activations,
     /// These, and what is fed, where all of it is sharded alike.
     Inputs,
+    /// These, and that outputs are replicated over the axes that do not shard them: where propagation would shard what the
+    /// search keeps whole.
+    Replicated,
 }
 
 /// One request for a module, before equal ones are joined.
@@ -39,7 +42,7 @@ pub fn plan_of(graph: &Graph, mesh: &Mesh, axes: &[String], found: &Found, pins:
         universe.insert((module.to_string(), tensor.to_string()));
         requests.extend(cuts(mesh, axes, module, tensor, &found.layouts[parameter.index()]));
     }
-    if pins == Pins::Inputs {
+    if matches!(pins, Pins::Inputs | Pins::Replicated) {
         requests.extend(fed(graph, mesh, axes, found));
     }
     if pins != Pins::Parameters {
@@ -48,7 +51,8 @@ pub fn plan_of(graph: &Graph, mesh: &Mesh, axes: &[String], found: &Found, pins:
             universe.insert((module.clone(), OUTPUT.to_string()));
             let layout = &found.layouts[output.index()];
             let own = cuts(mesh, axes, &module, OUTPUT, layout);
-            if own.is_empty() && is_reduced_in(graph, found, &module, axes, mesh) {
+            let is_reduced = own.is_empty() && is_reduced_in(graph, found, &module, axes, mesh);
+            if is_reduced {
                 let axis = axes.iter().find(|axis| mesh.axis_named(axis).is_some_and(|axis| axis.size > 1));
                 let sync =
                     Primitive::Sync { mode: SyncMode::FwdPost, op: SyncOp::AllReduce, axis: axis.cloned() };
@@ -57,6 +61,9 @@ pub fn plan_of(graph: &Graph, mesh: &Mesh, axes: &[String], found: &Found, pins:
                     tensor: OUTPUT.to_string(),
                     primitive: sync,
                 });
+            }
+            if pins == Pins::Replicated && !is_reduced {
+                requests.extend(whole(mesh, axes, &module, layout));
             }
             requests.extend(own);
         }
@@ -89,6 +96,20 @@ fn cuts(mesh: &Mesh, axes: &[String], module: &str, tensor: &str, layout: &Shard
         }
     }
     found
+}
+
+/// A line for each axis over which the output of a module is replicated.
+fn whole(mesh: &Mesh, axes: &[String], module: &str, layout: &Sharding) -> Vec<Request> {
+    let is_free = |axis: &&String| {
+        let place = mesh.axes.iter().position(|own| own.name == **axis && own.size > 1);
+        place.is_some_and(|place| !layout.uses_axis(mesh.full_axis(place)))
+    };
+    let request = |axis: &String| Request {
+        module: module.to_string(),
+        tensor: OUTPUT.to_string(),
+        primitive: Primitive::Style(Style::new(Kind::Prepare).output(Layout::Replicate).over(axis)),
+    };
+    axes.iter().filter(is_free).map(request).collect()
 }
 
 /// A line for each axis that shards the same dimension of every fed tensor of at least two dimensions.

@@ -13,6 +13,7 @@
 //! | E409 | a permutation sends twice to one member, or to none |
 
 use crate::ALIGNMENT_BYTES;
+use crate::alike::alike;
 use crate::collective::{Collective, CollectiveKind, CollectiveOp, Transfer};
 use crate::passes::memory::may_overwrite;
 use crate::program::{Action, BufferId, BufferKind, Instruction, Move, Program, ProgramSet, Start, View};
@@ -40,8 +41,8 @@ pub struct CheckReport {
 ///
 /// A program is checked once for all ranks of its class. If all classes start and wait for the same
 /// buckets in the same order, as in lowered programs, and each bucket's groups partition the ranks,
-/// then no deadlock or mismatch is possible; otherwise the calls of each rank are compared one by
-/// one.
+/// then no deadlock or mismatch is possible. Otherwise one rank of each set of [`alike`] ranks stands
+/// for the others; where that does not show that all is well, the calls of each rank are compared one by one.
 pub fn check(set: &ProgramSet) -> Result<CheckReport> {
     let mut before: Option<&Collective> = None;
     for collective in &set.collectives {
@@ -58,7 +59,7 @@ pub fn check(set: &ProgramSet) -> Result<CheckReport> {
         check_types(set, program)?;
     }
     check_class_types(set)?;
-    if !is_one_order(set) {
+    if !is_one_order(set) && !alike_ranks_agree(set) {
         let calls = calls_of_ranks(set);
         check_membership(set, &calls)?;
         check_order(set, &calls)?;
@@ -148,6 +149,75 @@ fn is_one_order(set: &ProgramSet) -> bool {
         && count == buckets.len()
         && all.all(|other| other == first)
         && buckets.values().all(divides)
+}
+
+/// Whether the calls of one rank of each set of alike ranks show that the calls of all ranks fit. Every rank is in at most
+/// one group of a bucket, and starts exactly the collectives of which it is a member; alike ranks meet the same sets of
+/// ranks at the same calls, so what holds among those that stand for them holds among all.
+fn alike_ranks_agree(set: &ProgramSet) -> bool {
+    let class_of = alike(set);
+    let count = class_of.iter().max().map_or(0, |most| most + 1);
+    // The first rank of each class, and each class's collectives by bucket.
+    let mut firsts: Vec<Option<usize>> = vec![None; count];
+    class_of.iter().enumerate().for_each(|(rank, &class)| {
+        firsts[class].get_or_insert(rank);
+    });
+    let mut own: Vec<IndexMap<usize, CollectiveId>> = vec![IndexMap::new(); count];
+    let mut taken: Vec<usize> = vec![usize::MAX; class_of.len()];
+    let mut bucket = None;
+    let mut seen = 0;
+    // The collectives as classes see them: the bucket and the classes that meet in it.
+    let mut met: IndexMap<(usize, Vec<usize>), Collective> = IndexMap::new();
+    let mut met_of: Vec<Option<CollectiveId>> = vec![None; set.collectives.len()];
+    for (number, collective) in set.collectives.iter().enumerate() {
+        // The groups of one bucket are adjacent.
+        if bucket.replace(collective.bucket) != Some(collective.bucket) {
+            seen += 1;
+        }
+        for &rank in collective.members.iter() {
+            match taken.get_mut(rank) {
+                Some(last) if *last != seen => *last = seen,
+                _ => return false,
+            }
+            let class = class_of[rank];
+            if firsts[class] == Some(rank)
+                && own[class].insert(collective.bucket, CollectiveId::new(number)).is_some()
+            {
+                return false;
+            }
+        }
+        let mut classes: Vec<usize> = collective.members.iter().map(|&rank| class_of[rank]).collect();
+        classes.sort_unstable();
+        classes.dedup();
+        if classes.iter().any(|&class| firsts[class].is_some_and(|rank| collective.members.contains(&rank))) {
+            let entry = met.entry((collective.bucket, classes.clone()));
+            let place = entry.index();
+            entry.or_insert_with(|| Collective { members: classes.into(), ..collective.clone() });
+            met_of[number] = Some(CollectiveId::new(place));
+        }
+    }
+    let collectives: Vec<Collective> = met.into_values().collect();
+    let programs = set.class_of_ranks();
+    let mut calls: Vec<Calls> = Vec::with_capacity(count);
+    for (class, rank) in firsts.iter().enumerate() {
+        let Some(rank) = *rank else { return false };
+        let program = &set.programs[programs[rank]];
+        let name = |id: CollectiveId| -> Option<CollectiveId> {
+            let bucket = set.collectives.get(id.index())?.bucket;
+            met_of[own[class].get(&bucket)?.index()]
+        };
+        let all = program.instructions.iter().enumerate().filter_map(|(at, i)| Some((at, Call::of(i)?)));
+        let named = all.map(|(at, call)| match call {
+            Call::Start(id) => Some((at, Call::Start(name(id)?))),
+            Call::Wait(id) => Some((at, Call::Wait(name(id)?))),
+        });
+        let Some(named) = named.collect::<Option<Vec<_>>>() else { return false };
+        calls.push(Calls { rank: class, program, calls: named });
+    }
+    let classes = ProgramSet { programs: Vec::new(), collectives };
+    check_membership(&classes, &calls).is_ok()
+        && check_order(&classes, &calls).is_ok()
+        && check_progress(&classes, &calls).is_ok()
 }
 
 /// The calls of each rank, in rank order.
@@ -288,8 +358,15 @@ fn sends_fit(boxes: &[BoxMove], inputs: &[TensorType], outputs: &[TensorType]) -
                 && b.target_start[d] < a.target_start[d] + a.extents[d]
         })
     };
+    let mut arriving: Vec<Vec<&BoxMove>> = vec![Vec::new(); outputs.len()];
+    for moved in boxes {
+        match arriving.get_mut(moved.target) {
+            Some(own) => own.push(moved),
+            None => return false,
+        }
+    }
     let filled = |(member, output): (usize, &TensorType)| {
-        let own: Vec<&BoxMove> = boxes.iter().filter(|moved| moved.target == member).collect();
+        let own = &arriving[member];
         let elements: usize = own.iter().map(|moved| moved.extents.iter().product::<usize>()).sum();
         let apart = own.iter().enumerate().all(|(n, a)| own[..n].iter().all(|b| !overlap(a, b)));
         elements == output.element_count() && apart

@@ -5,6 +5,7 @@
 //! layouts are chosen.
 #![forbid(unsafe_code)]
 
+mod alike;
 mod check;
 mod collective;
 mod counts;
@@ -21,6 +22,7 @@ mod reference;
 mod stages;
 mod view;
 
+pub use alike::alike;
 pub use check::{CheckReport, check};
 pub use collective::{Collective, CollectiveKind, CollectiveOp, Transfer};
 pub use counts::{Counts, KindCount, PhaseCounts, counts, counts_of_graph};

@@ -49,9 +49,9 @@ pub struct Edge {
     /// The name of the value in messages.
     pub name: String,
     /// The ranks that send it, followed by those that receive it.
-    pub members: Vec<usize>,
+    pub members: Arc<[usize]>,
     /// The boxes that move between these members.
-    pub boxes: Vec<BoxMove>,
+    pub boxes: Arc<[BoxMove]>,
 }
 
 impl<'a> Stages<'a> {
@@ -162,6 +162,8 @@ const EDGES: usize = 1 << 31;
 fn append(whole: &mut ProgramSet, set: ProgramSet, ranks: &[usize], sends: &mut IndexMap<usize, Collective>) {
     let mut numbers = Vec::with_capacity(set.collectives.len());
     let first_bucket = whole.collectives.last().map_or(0, |last| last.bucket + 1);
+    // Collectives share lists of members.
+    let mut lists: IndexMap<*const usize, Arc<[usize]>> = IndexMap::new();
     for mut collective in set.collectives {
         match collective.edge {
             Some(edge) => {
@@ -170,7 +172,9 @@ fn append(whole: &mut ProgramSet, set: ProgramSet, ranks: &[usize], sends: &mut 
             }
             None => {
                 numbers.push(CollectiveId::new(whole.collectives.len()));
-                collective.members = collective.members.iter().map(|&member| ranks[member]).collect();
+                let renumbered = || collective.members.iter().map(|&member| ranks[member]).collect();
+                collective.members =
+                    lists.entry(collective.members.as_ptr()).or_insert_with(renumbered).clone();
                 collective.bucket += first_bucket;
                 whole.collectives.push(collective);
             }
@@ -217,11 +221,11 @@ fn send(placeholder: Collective, edge: &Edge, types: &Types) -> Collective {
     let of = |types: &IndexMap<usize, TensorType>| -> Arc<[TensorType]> {
         edge.members.iter().map(|rank| types.get(rank).unwrap_or(&nothing).clone()).collect()
     };
-    let exchange = CollectiveOp::Send { boxes: edge.boxes.clone().into() };
+    let exchange = CollectiveOp::Send { boxes: edge.boxes.clone() };
     let (inputs, outputs) = (of(&types.inputs), of(&types.outputs));
     Collective {
         kind: CollectiveKind::Send,
-        members: edge.members.clone().into(),
+        members: edge.members.clone(),
         transfers: [Transfer { exchange, inputs, outputs, what: edge.name.clone() }].into(),
         label: format!("send of {}", edge.name),
         ..placeholder

@@ -152,7 +152,7 @@ fn in_two_stages(cpu: &Cpu) -> Result<(ProgramSet, Vec<Graph>)> {
         let start = vec![0; extents.len()];
         let moved =
             BoxMove { source: 0, target: 1, source_start: start.clone(), target_start: start, extents };
-        Edge { name: edge.name.clone(), members: vec![edge.from.0, edge.to.0], boxes: vec![moved] }
+        Edge { name: edge.name.clone(), members: [edge.from.0, edge.to.0].into(), boxes: [moved].into() }
     };
     let timetable = Order::default().timetable(2, 4)?;
     let stages = Stages {

@@ -13,7 +13,7 @@
 //! place. So the clocks of a class agree if those of its members do when the step begins. Where the ranks of a program
 //! share collectives with different classes, they are several classes here ([`alike`]); the result has the slowest.
 
-use crate::alike::alike;
+
 use crate::link::collective_s;
 use crate::memory::{Memory, over_time};
 use indexmap::IndexMap;
@@ -21,7 +21,7 @@ use partita_base::{CollectiveId, DType, Diagnostic, Result};
 use partita_cost::{Cluster, Work};
 use partita_program::{
     Action, Communicator, Compute, Cursor, Event, Move, MoveKind, Program, ProgramSet, Progress, RankDevice,
-    Region, Start, StepOutcome, step_once,
+    Region, Start, StepOutcome, alike, step_once,
 };
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};

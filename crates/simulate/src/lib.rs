@@ -11,7 +11,6 @@
 //! timeline.
 #![forbid(unsafe_code)]
 
-mod alike;
 mod clock;
 mod link;
 mod memory;

@@ -63,6 +63,9 @@ pub(super) fn update(
     subject: &Subject,
 ) -> Result<(ValueId, Vec<ValueId>)> {
     let (p, mut g, states) = (subject.p, subject.g, subject.states);
+    if shared.abridged {
+        return abridged(b, subject);
+    }
     if let (Optimizer::Sgd { weight_decay, .. } | Optimizer::Adam { weight_decay, .. }, true) =
         (rule, subject.decay)
         && *weight_decay != 0.0
@@ -104,4 +107,15 @@ pub(super) fn update(
     };
     let p = subject.decayed(b, shared)?;
     Ok((step_by(b, p, direction, shared.step_size)?, states))
+}
+
+/// An update that reads and writes the same tensors.
+fn abridged(b: &mut GraphBuilder, subject: &Subject) -> Result<(ValueId, Vec<ValueId>)> {
+    let add = |b: &mut GraphBuilder, &state: &ValueId| b.add(state, subject.g);
+    let states = subject.states.iter().map(|state| add(b, state)).collect::<Result<Vec<ValueId>>>()?;
+    let mut p = subject.p;
+    for &read in if states.is_empty() { std::slice::from_ref(&subject.g) } else { &states } {
+        p = b.subtract(p, read)?;
+    }
+    Ok((p, states))
 }

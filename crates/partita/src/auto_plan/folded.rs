@@ -7,7 +7,7 @@
 use super::{
     Candidate, DATA_AXES, Freedom, SearchTime, Searched, Tried, Watch, offloaded, on_all_cores, storage, with,
 };
-use crate::predict::block::{Block, BlockSpec};
+use crate::predict::block::{Block, BlockSpec, Traced};
 use crate::predict::step::{BlockSeconds, Job, Software, forecast_from, layers_of_stages};
 use crate::predict::unfold::SmallSteps;
 use crate::predict::{Blocks, FEW_ROWS, MORE_ROWS};
@@ -35,21 +35,58 @@ const AT_ONCE: usize = 2;
 const PRICED: [usize; 2] = [4, 12];
 /// What programs may take and need relative to their estimates, where none like them is priced.
 const DOUBT: f64 = 0.95;
+/// The memory that programs need relative to their estimates is below this.
+const SURELY: f64 = 1.2;
+/// The part of the forward pass of a layer that is at least computed again with its feed-forward block.
+const RECOMPUTED: f64 = 0.4;
 
 /// A layer: its layouts over `tp`, and what is recomputed.
 struct Layer {
     source: &'static str,
     plan: Plan,
     sequence_parallel: bool,
-    /// Whether a part of the layer is recomputed, not all of it.
-    is_partly_recomputed: bool,
+    /// What is recomputed.
+    recomputed: Recomputed,
     /// The layer and its seconds by the rows of a microbatch.
     of_rows: BTreeMap<usize, (Arc<Block>, BlockSeconds)>,
+}
+
+/// The part of a layer that the backward pass computes again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Recomputed {
+    Nothing,
+    Part,
+    All,
+}
+
+impl Layer {
+    /// Whether this layer takes at most as long and needs at most as much memory as another one, whatever the rows.
+    fn is_as_good_as(&self, other: &Layer) -> bool {
+        let at_most = |own: f64, others: f64| own <= others * (1.0 + 1e-9);
+        let figures = |(block, seconds): &(Arc<Block>, BlockSeconds)| {
+            let sum = |of: fn(&Traced) -> &[f64; 3]| of(&block.two).iter().sum::<f64>();
+            [
+                seconds.stage_s(1, false, false),
+                seconds.stage_s(0, true, true),
+                sum(|traced| &traced.saved),
+                sum(|traced| &traced.parameters),
+                sum(|traced| &traced.transient),
+                block.two.state_bytes,
+                block.stream_bytes,
+            ]
+        };
+        other.of_rows.iter().all(|(rows, others)| {
+            let own = self.of_rows.get(rows).map(figures);
+            own.is_some_and(|own| own.iter().zip(figures(others)).all(|(&own, others)| at_most(own, others)))
+        })
+    }
 }
 
 /// A candidate before it is priced.
 #[derive(Clone)]
 struct Guess<'a> {
+    /// The number of its job.
+    number: usize,
     mesh: &'a Mesh,
     layer: &'a Layer,
     source: &'static str,
@@ -66,32 +103,67 @@ struct Guess<'a> {
 pub(super) fn search(session: &Session, meshes: &[Mesh], freedom: Freedom, watch: Watch) -> Result<Tried> {
     let mut tried = Tried::default();
     let meshes = usable(session, meshes, &mut tried);
-    let layers = layers_over(session, &meshes, freedom, &mut tried)?;
+    let mut layers = layers_over(session, &meshes, freedom, &mut tried)?;
     let start = Instant::now();
-    // The storage of each mesh with each layer.
+    let promising = {
+        let jobs = jobs_of(session, &meshes, &layers, &mut tried)?;
+        promising(session, &guesses_of(session, &jobs, freedom)?)
+    };
+    let rows = rows_of(session, &meshes, freedom);
+    let is_promising = |within: Within, layer: &Layer| promising.contains(&(within, layer.recomputed));
+    compiled(session, &mut layers, &rows, is_promising, &mut tried);
+    let jobs = jobs_of(session, &meshes, &layers, &mut tried)?;
+    tried.join(priced(session, guesses_of(session, &jobs, freedom)?, watch));
+    tried.time.add(SearchTime { checking: start.elapsed(), ..SearchTime::default() });
+    Ok(tried)
+}
+
+/// A layer on a mesh with what data parallel ranks share.
+struct OnMesh<'a> {
+    mesh: &'a Mesh,
+    layer: &'a Layer,
+    /// What its plan came from.
+    source: &'static str,
+    plan: Plan,
+    job: Job,
+}
+
+/// Each layer whose seconds are known on each mesh, with each storage.
+fn jobs_of<'a>(
+    session: &Session,
+    meshes: &'a [Mesh],
+    layers: &'a BTreeMap<Within, Vec<Layer>>,
+    tried: &mut Tried,
+) -> Result<Vec<OnMesh<'a>>> {
     let is_free = session.pins()?.entries.is_empty();
-    let mut jobs: Vec<(&Mesh, &Layer, &'static str, Plan, Job)> = Vec::new();
-    for mesh in &meshes {
+    let mut jobs = Vec::new();
+    for mesh in meshes {
         let gathers = mesh.axis_named("fsdp").is_some_and(|axis| axis.size > 1);
         // What a part of a layer recomputes from gathered parameters would keep these.
-        for layer in
-            layers[&within_layer(mesh)].iter().filter(|layer| !(gathers && layer.is_partly_recomputed))
-        {
-            let on_mesh = session.clone().with_mesh(mesh.clone()).with_microbatches(1);
+        let suits = |layer: &&Layer| {
+            !layer.of_rows.is_empty() && !(gathers && layer.recomputed == Recomputed::Part)
+        };
+        let on_mesh = session.clone().with_mesh(mesh.clone()).with_microbatches(1);
+        for layer in layers[&within_layer(mesh)].iter().filter(suits) {
             for plan in stored(mesh, &layer.plan, is_free)? {
                 let away = offloaded(session, layer.source, &plan)?;
                 for (source, plan) in [(layer.source, plan)].into_iter().chain(away) {
                     match on_mesh.job_under(&plan) {
-                        Ok(job) => jobs.push((mesh, layer, source, plan, job)),
+                        Ok(job) => jobs.push(OnMesh { mesh, layer, source, plan, job }),
                         Err(error) => tried.refuse(mesh, source, error),
                     }
                 }
             }
         }
     }
+    Ok(jobs)
+}
+
+/// Every number of microbatches and every timetable of these jobs, in closed form.
+fn guesses_of<'a>(session: &Session, jobs: &'a [OnMesh<'a>], freedom: Freedom) -> Result<Vec<Guess<'a>>> {
     let cluster = &session.config().cluster;
     let mut guesses: Vec<Guess> = Vec::new();
-    for (mesh, layer, source, plan, job) in &jobs {
+    for (number, OnMesh { mesh, layer, source, plan, job }) in jobs.iter().enumerate() {
         for microbatches in microbatches_on(session, mesh, freedom) {
             let rows = session.config().train.batch / (batch_shards(mesh) * microbatches).max(1);
             let Some((block, of_block)) = layer.of_rows.get(&rows) else { continue };
@@ -116,13 +188,43 @@ pub(super) fn search(session: &Session, meshes: &[Mesh], freedom: Freedom, watch
                     continue;
                 }
                 let source = *source;
-                guesses.push(Guess { mesh, layer, source, plan, microbatches, order, job, step_s, bytes });
+                guesses.push(Guess {
+                    number,
+                    mesh,
+                    layer,
+                    source,
+                    plan,
+                    microbatches,
+                    order,
+                    job,
+                    step_s,
+                    bytes,
+                });
             }
         }
     }
-    tried.join(priced(session, guesses, watch));
-    tried.time.add(SearchTime { checking: start.elapsed(), ..SearchTime::default() });
-    Ok(tried)
+    Ok(guesses)
+}
+
+/// Which recomputation may pay over which ranks: where a step that does not surely fit would, with the seconds of what is
+/// computed again, take less time than the best one that surely fits.
+fn promising(session: &Session, guesses: &[Guess]) -> BTreeSet<(Within, Recomputed)> {
+    let limit = session.config().cluster.device.memory_bytes as f64;
+    let is_safe = |guess: &&Guess| guess.bytes * SURELY < limit;
+    let best_s = guesses.iter().filter(is_safe).map(|guess| guess.step_s).fold(f64::INFINITY, f64::min);
+    let mut promising = BTreeSet::new();
+    for guess in guesses.iter().filter(|guess| !is_safe(guess)) {
+        let Guess { job, layer, microbatches, .. } = guess;
+        let rows = session.config().train.batch / (batch_shards(guess.mesh) * microbatches).max(1);
+        let Some((_, seconds)) = layer.of_rows.get(&rows) else { continue };
+        let forward_s = seconds.layer_forward_s() * (microbatches * job.layers.div_ceil(job.pp)) as f64;
+        for (recomputed, part) in [(Recomputed::Part, RECOMPUTED), (Recomputed::All, 1.0)] {
+            if (guess.step_s + forward_s * part) * DOUBT < best_s {
+                promising.insert((within_layer(guess.mesh), recomputed));
+            }
+        }
+    }
+    promising
 }
 
 /// Prices guesses, those first that are best by their estimates, until no other promises to be better. With a guess, all of
@@ -130,7 +232,7 @@ pub(super) fn search(session: &Session, meshes: &[Mesh], freedom: Freedom, watch
 fn priced(session: &Session, guesses: Vec<Guess>, watch: Watch) -> Tried {
     let limit = session.config().cluster.device.memory_bytes;
     let mut tried = Tried::default();
-    let mut kin: BTreeMap<String, Vec<Guess>> = BTreeMap::new();
+    let mut kin: BTreeMap<(usize, usize, bool), Vec<Guess>> = BTreeMap::new();
     for guess in guesses {
         kin.entry(guess.kin()).or_default().push(guess);
     }
@@ -142,12 +244,18 @@ fn priced(session: &Session, guesses: Vec<Guess>, watch: Watch) -> Tried {
     let mut count = 0;
     while count < PRICED[1] && !kin.is_empty() {
         let corrected = |guess: &Guess| -> (bool, f64) {
-            let mean = |of: usize| {
-                let all = known.get(&guess.class())?;
-                Some(all.iter().map(|ratios| ratios[of]).sum::<f64>() / all.len() as f64)
+            let class = guess.class();
+            let mean = |of: usize, is_alike: &dyn Fn(&Class) -> bool| {
+                let all: Vec<f64> =
+                    known.iter().filter(|(key, _)| is_alike(key)).flat_map(|(_, all)| all.iter().map(|r| r[of])).collect();
+                (!all.is_empty()).then(|| all.iter().sum::<f64>() / all.len() as f64)
             };
-            let (step_s, bytes) =
-                (guess.step_s * mean(0).unwrap_or(DOUBT), guess.bytes * mean(1).unwrap_or(DOUBT));
+            // Of a class without prices, the timetable says most.
+            let ratio = |of: usize| {
+                let others = || mean(of, &|key| (key.0, &key.1) == (class.0, &class.1)).map(|mean| mean * DOUBT.sqrt());
+                mean(of, &|key| *key == class).or_else(others).unwrap_or(DOUBT)
+            };
+            let (step_s, bytes) = (guess.step_s * ratio(0), guess.bytes * ratio(1));
             let is_large = bytes > limit as f64;
             (is_large, if is_large { bytes } else { step_s })
         };
@@ -216,12 +324,8 @@ type Class = (bool, String, u8, [bool; 4]);
 
 impl Guess<'_> {
     /// What guesses with the same small steps have in common.
-    fn kin(&self) -> String {
-        let splits = self.order.name().starts_with("zb");
-        format!(
-            "{} {} {splits} {} {:?}",
-            self.mesh, self.microbatches, self.layer.sequence_parallel, self.plan
-        )
+    fn kin(&self) -> (usize, usize, bool) {
+        (self.number, self.microbatches, self.order.name().starts_with("zb"))
     }
 
     fn class(&self) -> Class {
@@ -298,14 +402,8 @@ fn stored(mesh: &Mesh, plan: &Plan, is_free: bool) -> Result<Vec<Plan>> {
     Ok(plans)
 }
 
-/// Layers by the ranks of `tp`: searched layouts and ready ones, each with what may be recomputed, and with the seconds of
-/// each number of rows that a mesh may have.
-fn layers_over(
-    session: &Session,
-    meshes: &[Mesh],
-    freedom: Freedom,
-    tried: &mut Tried,
-) -> Result<BTreeMap<Within, Vec<Layer>>> {
+/// The rows of a microbatch that meshes may have, by the ranks that share a layer.
+fn rows_of(session: &Session, meshes: &[Mesh], freedom: Freedom) -> BTreeMap<Within, BTreeSet<usize>> {
     let mut rows: BTreeMap<Within, BTreeSet<usize>> = BTreeMap::new();
     for mesh in meshes {
         for count in microbatches_on(session, mesh, freedom) {
@@ -315,6 +413,18 @@ fn layers_over(
             }
         }
     }
+    rows
+}
+
+/// Layers by the ranks of `tp`: searched layouts and ready ones, each with what may be recomputed, and with the seconds of
+/// each number of rows that a mesh may have.
+fn layers_over(
+    session: &Session,
+    meshes: &[Mesh],
+    freedom: Freedom,
+    tried: &mut Tried,
+) -> Result<BTreeMap<Within, Vec<Layer>>> {
+    let rows = rows_of(session, meshes, freedom);
     let sizes: BTreeSet<Within> = meshes.iter().map(within_layer).collect();
     let found = std::thread::scope(|scope| {
         let of = |within: Within| {
@@ -333,11 +443,39 @@ fn layers_over(
         layers.insert(within, own);
         tried.join(other);
     }
+    // What is worse than another choice without recomputation is not tried with it.
+    compiled(session, &mut layers, &rows, |_, layer| layer.recomputed == Recomputed::Nothing, tried);
+    for own in layers.values_mut() {
+        let plain: Vec<usize> = (0..own.len())
+            .filter(|&at| own[at].recomputed == Recomputed::Nothing && !own[at].of_rows.is_empty())
+            .collect();
+        let is_worse = |&&at: &&usize| {
+            plain.iter().any(|&other| {
+                let both = own[at].is_as_good_as(&own[other]);
+                other != at && own[other].is_as_good_as(&own[at]) && (!both || other < at)
+            })
+        };
+        let kind = |layer: &Layer| (layer.source, layer.sequence_parallel);
+        let worse: Vec<_> = plain.iter().filter(is_worse).map(|&at| kind(&own[at])).collect();
+        own.retain(|layer| !worse.contains(&kind(layer)));
+    }
+    tried.time.add(SearchTime { checking: start.elapsed(), ..SearchTime::default() });
+    Ok(layers)
+}
+
+/// Compiles the blocks of the layers that `is_wanted` takes.
+fn compiled(
+    session: &Session,
+    layers: &mut BTreeMap<Within, Vec<Layer>>,
+    rows: &BTreeMap<Within, BTreeSet<usize>>,
+    is_wanted: impl Fn(Within, &Layer) -> bool,
+    tried: &mut Tried,
+) {
     let cluster = &session.config().cluster;
     let mut wanted: Vec<(Within, usize, usize, Job)> = Vec::new();
-    for (&within, own) in &layers {
+    for (&within, own) in layers.iter() {
         let mesh = mesh_within(within);
-        for (number, layer) in own.iter().enumerate() {
+        for (number, layer) in own.iter().enumerate().filter(|(_, layer)| is_wanted(within, layer)) {
             let of_layer = session
                 .clone()
                 .with_mesh(mesh.clone())
@@ -382,8 +520,6 @@ fn layers_over(
             }
         }
     }
-    tried.time.add(SearchTime { checking: start.elapsed(), ..SearchTime::default() });
-    Ok(layers)
 }
 
 /// The ranks that share a layer: over `ep` its experts, over `tp` all of it.
@@ -445,14 +581,12 @@ fn lines_over(session: &Session, within: Within, freedom: Freedom, tried: &mut T
             if let Some(modules) = modules {
                 plan.add(modules, "checkpoint", "planner")?;
             }
-            let is_partly_recomputed = modules.is_some_and(|modules| *modules != "layers.*");
-            layers.push(Layer {
-                source,
-                plan,
-                sequence_parallel,
-                is_partly_recomputed,
-                of_rows: BTreeMap::new(),
-            });
+            let recomputed = match modules {
+                None => Recomputed::Nothing,
+                Some(&"layers.*") => Recomputed::All,
+                Some(_) => Recomputed::Part,
+            };
+            layers.push(Layer { source, plan, sequence_parallel, recomputed, of_rows: BTreeMap::new() });
         }
     }
     Ok(layers)
@@ -475,7 +609,7 @@ fn searched(
     let config = session.config();
     let small = config.model.with_layers(2).ok_or_else(not_folded)?;
     let model = small.build(1, config.train.dtype, true)?;
-    let session = session.clone().with_mesh(mesh.clone()).with_microbatches(1);
+    let session = session.clone().with_mesh(mesh.clone()).with_microbatches(1).only_priced();
     let runner = session.step_runner();
     let tools = Tools { registry: &Registry::default(), runner: &runner };
     let steps = annotated_steps(&model, pins, mesh, &session.build_options(), &tools)?;
@@ -510,7 +644,9 @@ fn candidate(session: &Session, guess: &Guess, small: &SmallSteps) -> Result<Can
         .with_microbatches(*microbatches)
         .with_timetable(order.clone())
         .with_sequence_parallel(layer.sequence_parallel);
+    let t0 = Instant::now();
     let price = session.price_folded_with(plan, small)?;
+    if std::env::var("PDBG").is_ok() { eprintln!("priced {} mb{microbatches} {} {} est {:.3} got {:.3} bytes {:.2e} {:.2e} in {:?} {}", mesh, order.name(), layer.source, guess.step_s, price.step_s(), guess.bytes, price.bytes() as f64, t0.elapsed(), plan.entries.last().map(|e| e.primitive.to_string()).unwrap_or_default()); }
     let mut first = 0;
     let chunks = if job.pp > 1 { order.chunks(job.pp) } else { 1 };
     let stages = layers_of_stages(job.layers, job.pp * chunks).into_iter().map(|count| {

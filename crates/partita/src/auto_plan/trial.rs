@@ -162,7 +162,7 @@ impl<'a> Trial<'a> {
                 place.is_some_and(|at| !found.layouts.iter().any(|l| l.uses_axis(slice.full_axis(at))))
             });
             let mut own: Vec<Plan> = Vec::new();
-            for pins in [Pins::Inputs, Pins::Activations, Pins::Parameters] {
+            for pins in [Pins::Inputs, Pins::Activations, Pins::Parameters, Pins::Replicated] {
                 let plan = with(self.pins, &with(&plan_of(step, slice, &axes, &found, pins), &storage));
                 if !own.contains(&plan) {
                     own.push(plan);

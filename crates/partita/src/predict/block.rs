@@ -236,8 +236,8 @@ fn trace(model: &dyn ModelSource, spec: &BlockSpec) -> Result<Traced> {
     if let Some(modules) = recomputed {
         plan.add(modules, "checkpoint", "recomputation")?;
     }
-    let options =
-        BuildOptions { sequence_parallel: spec.sequence_parallel, ..BuildOptions::new(spec.step.clone()) };
+    let step = StepOptions { abridged: true, ..spec.step.clone() };
+    let options = BuildOptions { sequence_parallel: spec.sequence_parallel, ..BuildOptions::new(step) };
     let tools = Tools { registry: &Registry::default(), runner: &target };
     let built = build(&built_model, &plan, &mesh, &options, &tools)?;
     let lowering = LowerOptions { guard: false, logits_bytes: usize::MAX, ..LowerOptions::default() };

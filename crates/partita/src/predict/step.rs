@@ -346,6 +346,13 @@ impl BlockSeconds {
     }
 }
 
+impl BlockSeconds {
+    /// Seconds of the forward pass of a layer for one microbatch.
+    pub fn layer_forward_s(&self) -> f64 {
+        self.pieces.layer[0].sum()
+    }
+}
+
 /// A job with the seconds of its pieces on a cluster, before constants of software.
 #[derive(Clone, Debug)]
 pub struct Priced {

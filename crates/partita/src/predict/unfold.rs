@@ -163,7 +163,7 @@ fn few_layers(session: &Session, stages: usize) -> usize {
 /// The small steps, on two cores.
 fn few_and_more(session: &Session, plan: Option<&Plan>, stages: usize) -> Result<[Small; 2]> {
     let few = few_layers(session, stages);
-    let session = session.clone().in_this_process();
+    let session = session.clone().in_this_process().only_priced();
     let small = |layers: usize| Small::of(&session, plan, stages, layers);
     let (few, more) = std::thread::scope(|scope| {
         let other = scope.spawn(|| small(few));

@@ -112,7 +112,7 @@ pub fn programs(cut: &Cut, timetable: &Timetable, options: &LowerOptions) -> Res
         let start = vec![0; extents.len()];
         let (source_start, target_start) = (start.clone(), start);
         let moved = BoxMove { source: 0, target: 1, source_start, target_start, extents: extents.clone() };
-        Edge { name: edge.name.clone(), members: vec![edge.from.0, edge.to.0], boxes: vec![moved] }
+        Edge { name: edge.name.clone(), members: [edge.from.0, edge.to.0].into(), boxes: [moved].into() }
     };
     let stages = Stages {
         stages: cut.stages.iter().enumerate().map(stage).collect(),

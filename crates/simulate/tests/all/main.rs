@@ -50,7 +50,7 @@ fn lowered(built: &Built) -> ProgramSet {
     });
     let edges = built.edges.iter().map(|edge| {
         let (members, boxes) = moves(&built.stages, edge);
-        Edge { name: edge.name.clone(), members, boxes }
+        Edge { name: edge.name.clone(), members: members.into(), boxes: boxes.into() }
     });
     let stages = Stages {
         stages: stages.collect(),

@@ -1,29 +1,37 @@
-//! Which ranks share a clock: those of one class whose collectives have members of the same classes.
+//! Which ranks are alike: those of one class whose collectives have members of the same classes.
 //!
 //! The ranks of a program's class may share collectives with ranks of different classes: on a mesh with two axes that both
 //! split a dimension unevenly, the group of one rank has another rank with the largest shard, that of the next has none.
 //! Classes are split until all ranks of one agree, as in the refinement of colours of a graph.
 
-use partita_program::ProgramSet;
+use crate::program::ProgramSet;
+use indexmap::IndexMap;
 use std::collections::BTreeMap;
 
 /// The class of each rank; classes are numbered in the order of their programs, then of their first ranks.
-pub(crate) fn alike(set: &ProgramSet) -> Vec<usize> {
+pub fn alike(set: &ProgramSet) -> Vec<usize> {
     let program_of = set.class_of_ranks();
     let mut class_of = program_of.clone();
     let mut count = set.programs.len();
+    // Collectives that share a list of members say the same about their ranks.
+    let mut groups: IndexMap<*const usize, (usize, &[usize])> = IndexMap::new();
+    for collective in &set.collectives {
+        groups.entry(collective.members.as_ptr()).or_insert((collective.bucket, &collective.members));
+    }
     // The ranks of a single class are alike.
     while count > 1 {
         let mut next = class_of.clone();
-        let mut known: BTreeMap<(usize, usize, usize, Vec<usize>), usize> = BTreeMap::new();
+        let mut lists: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
+        let mut known: BTreeMap<(usize, usize, usize, usize), usize> = BTreeMap::new();
         let mut fresh = count;
-        for collective in &set.collectives {
-            let mut met: Vec<usize> = collective.members.iter().map(|&rank| class_of[rank]).collect();
+        for &(bucket, members) in groups.values() {
+            let mut met: Vec<usize> = members.iter().map(|&rank| class_of[rank]).collect();
             met.sort_unstable();
             met.dedup();
-            for &rank in collective.members.iter() {
-                let key = (next[rank], collective.bucket, collective.members.len(), met.clone());
-                next[rank] = *known.entry(key).or_insert_with(|| {
+            let list = lists.len();
+            let list = *lists.entry(met).or_insert(list);
+            for &rank in members {
+                next[rank] = *known.entry((next[rank], bucket, members.len(), list)).or_insert_with(|| {
                     fresh += 1;
                     fresh - 1
                 });
