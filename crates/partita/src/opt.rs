@@ -71,8 +71,8 @@ impl RegionTarget for PlainDevice {
 
 impl OptOptions {
     /// Takes an item such as `bucket_cap_bytes=64` as a choice of lowering; whether it is one. Besides the numbers and
-    /// flags of [`LowerOptions`] there are `collective_matmul=on`, `device=plain`, see [`OptOptions::plain_device`], and `cluster=h100-8`, a ready
-    /// cluster.
+    /// flags of [`LowerOptions`] there are `collective_matmul=on`, `device=plain`, see [`OptOptions::plain_device`], and
+    /// `cluster=h100-8`, a ready cluster, before what depends on it.
     ///
     /// # Errors
     /// E017 where the value does not fit the choice, E473 for a cluster that there is not.

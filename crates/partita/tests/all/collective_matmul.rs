@@ -1,8 +1,7 @@
-//! Gathers before matmuls, and reduce-scatters behind them, as permutes under the parts of the product: exact on every mesh, as
-//! many bytes as the collectives, and faster where the cost model says so.
+//! Gathers before matmuls, and reduce-scatters behind them, as permutes under the parts of the product: exact on every
+//! mesh, as many bytes as the collectives, and faster where the cost model says so.
 
 use crate::session;
-use partita_cost::Cluster;
 use partita_program::{CollectiveKind, Counts, counts};
 use partita_schedule::verify::Unwatched;
 use partita_simulate::simulate;
@@ -62,11 +61,10 @@ fn a_ring_moves_one_shard_in_each_of_its_permutes() {
         assert!(gathers.0 - left.0 >= 2 && scatters.0 - also_left.0 >= 2, "{ranks}: {gathers:?} {left:?}");
         assert_eq!(rings.0 - permutes.0, replaced * (ranks - 1), "{ranks}");
         assert_eq!(rings.1 - permutes.1, whole / ranks * (ranks - 1), "{ranks}");
-        assert_eq!(seen("auto"), [gathers, scatters, permutes], "{ranks} ranks on cores gain nothing");
     }
 }
 
-/// On devices whose links are slow beside their arithmetic a step of large matmuls gains, and `auto` finds it.
+/// Where links are slow beside the arithmetic, a step of large matmuls gains, and `auto` finds it.
 #[test]
 fn the_cost_model_finds_where_rings_pay() {
     let step_s = |choice: &str, dim: usize| {
@@ -80,15 +78,13 @@ fn the_cost_model_finds_where_rings_pay() {
             "train.batch=8".to_string(),
             "mesh.shape=tp=4".to_string(),
             "plan.sequence_parallel=true".to_string(),
-            "cluster.name=a100-8".to_string(),
+            "cluster.name=a100-80g:4x1".to_string(),
         ];
         let session = session("gpt", &own.iter().map(String::as_str).collect::<Vec<_>>());
         let set = session.lower(&session.build().unwrap()).unwrap();
         let permutes = counts(&set, 0).forward.of(CollectiveKind::CollectivePermute).logical;
-        (simulate(&set, &Cluster::ready("a100-8").unwrap()).unwrap().step_s, permutes)
+        (simulate(&set, &session.config().cluster).unwrap().step_s, permutes)
     };
     let (off, auto) = (step_s("off", 4096), step_s("auto", 4096));
-    assert!(off.1 == 0 && auto.1 > 0 && auto.0 < off.0, "{off:?} {auto:?}");
-    let (off, auto) = (step_s("off", 64), step_s("auto", 64));
-    assert!(auto.0 <= off.0, "{off:?} {auto:?}");
+    assert!(off.1 == 0 && auto.1 > 0 && auto.0 < 0.99 * off.0, "{off:?} {auto:?}");
 }

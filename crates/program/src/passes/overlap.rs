@@ -93,40 +93,39 @@ fn rings(graphs: &[Graph], classes: &Classes, choice: &CollectiveMatmul) -> BTre
     let mut taken: Vec<bool> = vec![false; first.nodes.len()];
     for id in first.node_ids() {
         let node = first.node(id);
-        let ring = match &node.op {
-            Op::AllGather(gather) => {
-                let (dim, result) = (gather.dim, node.results[0]);
-                let reads = |reader: NodeId| gathered_side(first, reader, result, dim).map(|at| (reader, at));
-                let readers = || uses[result.index()].iter().map(|&(reader, _)| reader);
-                let mut free: BTreeMap<_, _> =
-                    readers().filter_map(reads).filter(|(reader, _)| !taken[reader.index()]).collect();
-                let Some(&begin) = free.keys().next() else { continue };
-                // Products run together, where the first one is: they belong to one part of the step, and the other
-                // operand exists there.
-                let part = |node: &Node| (node.phase, node.microbatch, node.stage);
-                let exists =
-                    |value: ValueId| first.value(value).definition.is_none_or(|(maker, _)| maker < begin);
-                free.retain(|&reader, (side, _)| {
-                    let reader = first.node(reader);
-                    part(reader) == part(first.node(begin)) && exists(reader.operands[1 - *side])
-                });
-                if is_output[result.index()] || readers().any(|reader| reader < begin) {
-                    continue;
-                }
-                let early =
-                    matches!(choice, CollectiveMatmul::Auto(_)) && of_parameters[node.operands[0].index()];
-                (!early).then_some(Ring::Gather(free))
+        let ring = if let Op::AllGather(gather) = &node.op {
+            let (dim, result) = (gather.dim, node.results[0]);
+            let reads = |reader: NodeId| gathered_side(first, reader, result, dim).map(|at| (reader, at));
+            let readers = || uses[result.index()].iter().map(|&(reader, _)| reader);
+            let mut free: BTreeMap<_, _> =
+                readers().filter_map(reads).filter(|(reader, _)| !taken[reader.index()]).collect();
+            let Some(&begin) = free.keys().next() else { continue };
+            // Products run together, where the first one is: they belong to one part of the step, and the other
+            // operand exists there.
+            let part = |node: &Node| (node.phase, node.microbatch, node.stage);
+            let exists =
+                |value: ValueId| first.value(value).definition.is_none_or(|(maker, _)| maker < begin);
+            free.retain(|&reader, (side, _)| {
+                let reader = first.node(reader);
+                part(reader) == part(first.node(begin)) && exists(reader.operands[1 - *side])
+            });
+            if is_output[result.index()] || readers().any(|reader| reader < begin) {
+                continue;
             }
-            Op::ReduceScatter(scatter) if scatter.combiner == Combiner::Sum => {
-                let product = node.operands[0];
-                let is_alone = uses[product.index()].len() == 1 && !is_output[product.index()];
-                let maker = first.value(product).definition.map(|(maker, _)| maker);
-                maker.filter(|maker| is_alone && !taken[maker.index()]).and_then(|maker| {
-                    let (side, dim) = scattered_side(first, maker, scatter.dim)?;
-                    Some(Ring::Scatter(maker, side, dim))
-                })
-            }
-            _ => None,
+            let is_early = of_parameters[node.operands[0].index()];
+            let is_forced = *choice == CollectiveMatmul::On;
+            (is_forced || !is_early).then_some(Ring::Gather(free))
+        } else if let Op::ReduceScatter(scatter) = &node.op {
+            let product = node.operands[0];
+            let is_alone = uses[product.index()].len() == 1 && !is_output[product.index()];
+            let is_sum = scatter.combiner == Combiner::Sum;
+            let maker = first.value(product).definition.map(|(maker, _)| maker);
+            maker.filter(|maker| is_alone && is_sum && !taken[maker.index()]).and_then(|maker| {
+                let (side, dim) = scattered_side(first, maker, scatter.dim)?;
+                Some(Ring::Scatter(maker, side, dim))
+            })
+        } else {
+            None
         };
         let Some(ring) = ring else { continue };
         let is_even =
@@ -158,10 +157,12 @@ fn of_parameters(graph: &Graph) -> Vec<bool> {
 
 /// The groups of a collective whose shards are even.
 fn groups_of(op: &Op) -> Option<Groups> {
-    let (groups, extents) = match op {
-        Op::AllGather(op) => (&op.groups, &op.extents),
-        Op::ReduceScatter(op) => (&op.groups, &op.extents),
-        _ => return None,
+    let (groups, extents) = if let Op::AllGather(op) = op {
+        (&op.groups, &op.extents)
+    } else if let Op::ReduceScatter(op) = op {
+        (&op.groups, &op.extents)
+    } else {
+        return None;
     };
     let is_even = extents.len() > 1 && extents[0] > 0 && extents.iter().all(|&extent| extent == extents[0]);
     is_even.then(|| groups.clone())
