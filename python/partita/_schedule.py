@@ -167,6 +167,11 @@ class At:
         """Computes in this element type: ``"bf16"``."""
         return self.apply("precision", compute)
 
+    def offload(self, what: str, ahead: int | None = None) -> At:
+        """Keeps ``"optimizer"`` states or ``"activations"`` in host memory while nothing uses them, and loads ``ahead``
+        groups of them before their use; one by default."""
+        return self.apply("offload", what, ahead=ahead)
+
     def fork_rng(self) -> At:
         """Accepted without effect: random numbers depend on the place of an element in the whole tensor on any mesh."""
         return self.apply("fork_rng")

@@ -53,7 +53,8 @@ fn instructions(program: &Program) -> Vec<Instruction> {
         let (kind, views) = match &instruction.action {
             Action::Compute(compute) => ("compute", &compute.inputs[..]),
             Action::Start(start) => ("start", &start.inputs[..]),
-            Action::Wait(_) => ("wait", &[][..]),
+            Action::Move(_) => ("start", &[][..]),
+            Action::Wait(_) | Action::Moved(_) => ("wait", &[][..]),
         };
         let read = views.iter().map(|view| (program.buffer(view.buffer).ty.dtype.name(), view.shape.clone()));
         let origin = &instruction.origin;

@@ -264,6 +264,7 @@ pub fn memory_table(set: &ProgramSet) -> String {
             None => groups.push((memory, vec![rank])),
         }
     }
+    let has_host = groups.iter().any(|(memory, _)| memory.host > 0);
     let row = |(memory, ranks): &(Memory, Vec<usize>)| {
         let figures = [
             memory.parameters,
@@ -275,8 +276,10 @@ pub fn memory_table(set: &ProgramSet) -> String {
         ];
         let mut row = vec![rank_list(ranks)];
         row.extend(figures.iter().map(|&figure| bytes(figure as u64)));
+        row.extend(has_host.then(|| bytes(memory.host as u64)));
         row
     };
     let rows: Vec<Vec<String>> = groups.iter().map(row).collect();
-    table(&["memory of rank", "parameters", "optimizer", "inputs", "constants", "activations", "peak"], &rows)
+    let head = ["memory of rank", "parameters", "optimizer", "inputs", "constants", "activations", "peak", "on the host"];
+    table(if has_host { &head } else { &head[..7] }, &rows)
 }

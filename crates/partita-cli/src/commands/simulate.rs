@@ -45,6 +45,8 @@ pub struct Class {
     pub compute_s: f64,
     /// Seconds of waiting for collectives: communication that is not hidden, and bubbles.
     pub waiting_s: f64,
+    /// Of these, seconds of waiting for loads from host memory and stores to it.
+    pub host_waiting_s: f64,
     /// Bytes of the arena, which is all memory of a step.
     pub peak_bytes: usize,
     /// Bytes by kind when most are in use.
@@ -87,6 +89,7 @@ impl Predicted {
             ranks: class.ranks.clone(),
             compute_s: class.compute_s,
             waiting_s: class.waiting_s,
+            host_waiting_s: class.host_waiting_s,
             peak_bytes: class.memory.arena_bytes,
             by_kind: MemoryKind::ALL.iter().map(|kind| kind.name()).zip(class.memory.peak).collect(),
         };
@@ -134,6 +137,10 @@ impl Predicted {
         text += "waiting: for collectives that no compute hides, and for other stages\n\
                  peak memory: the sum of the columns behind it, at the time when it is largest; gaps: what alignment and \
                  placement add\n";
+        let host_s = self.classes.iter().map(|class| class.host_waiting_s).fold(0.0, f64::max);
+        if host_s > 0.0 {
+            text += &format!("of this, ranks wait {} for loads from host memory and stores to it\n", seconds(host_s));
+        }
         if !self.fits {
             let largest = self.classes.iter().map(|class| class.peak_bytes).max().unwrap_or(0);
             text += &format!(

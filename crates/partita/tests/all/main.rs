@@ -1,5 +1,6 @@
 //! The library: layouts, counts, memory and numbers of planned steps, and the API of sessions.
 
+mod choices;
 mod classes;
 mod collective_matmul;
 mod counts;

@@ -4,4 +4,5 @@ mod checks;
 mod common;
 mod device;
 mod lowering;
+mod offload;
 mod random;

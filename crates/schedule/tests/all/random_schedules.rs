@@ -17,8 +17,7 @@ use partita_schedule::feed::random_feed;
 use partita_schedule::tensors::inputs_of;
 use partita_schedule::verify::{Interpreter, StepRunner};
 use partita_schedule::{
-    Argument, BuildOptions, Offloaded, Plan, Primitive, Schedule, Style, SyncMode, SyncOp, Tools,
-    build_evaluation,
+    Argument, BuildOptions, Plan, Primitive, Schedule, Style, SyncMode, SyncOp, Tools, build_evaluation,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -230,7 +229,7 @@ fn pick<'a, T: ?Sized>(from: &[&'a T], by: u8) -> &'a T {
 
 /// The modules and the primitive of a call; `None` undoes the last line.
 fn decode(sch: &Schedule, model: &Model, [kind, place, a, b]: [u8; 4]) -> Option<(String, Primitive)> {
-    let kind = kind % 25;
+    let kind = kind % 24;
     let mut places: Vec<String> = sch.named_modules().into_iter().map(|(path, _)| path).collect();
     places.extend(["", "layers.*", "**", "lairs.0"].map(str::to_string));
     // Half of the patterns are searched for everywhere.
@@ -313,10 +312,6 @@ fn decode(sch: &Schedule, model: &Model, [kind, place, a, b]: [u8; 4]) -> Option
             value: Argument::text("kept: \"a\\b\""),
         },
         22 => Primitive::ForkRng,
-        23 => Primitive::Offload {
-            what: Offloaded::ALL[usize::from(a) % 2],
-            ahead: (b > 0).then_some(usize::from(b)),
-        },
         _ => return None,
     };
     Some((modules, primitive))

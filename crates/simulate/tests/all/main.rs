@@ -7,7 +7,7 @@ use partita_mesh::Mesh;
 use partita_nn::{MlpConfig, Model, ModelConfig, Optimizer, StepOptions};
 use partita_pipeline::{Order, Task, TaskKind};
 use partita_program::{
-    Action, Edge, Event, Instruction, LowerOptions, ProgramSet, Stage, Stages, lower_stages,
+    Action, Edge, Event, Instruction, LowerOptions, MoveKind, ProgramSet, Stage, Stages, lower_stages,
 };
 use partita_runtime::Cpu;
 use partita_schedule::verify::Interpreter;
@@ -211,4 +211,52 @@ fn a_thousand_alike_ranks_are_one_clock_and_the_trace_shows_them() {
     // Two microbatches, each with a value sent forward and its gradient sent back, at least.
     assert!(trace.flows.len() >= 4 && trace.flows.iter().all(|flow| flow.from.1 < flow.to.1));
     assert!(trace.flows.iter().any(|flow| flow.from.0 > flow.to.0), "gradients go back");
+}
+
+/// The moves of a step between a device and host memory take the sum of their times in each direction, one after another,
+/// beside all other work.
+#[test]
+fn moves_queue_on_the_link_of_their_direction() {
+    let model = mlp(4, 64, 8).unwrap();
+    let mut plan = Plan::default();
+    plan.add("**", "offload(optimizer)", "test").unwrap();
+    let options = BuildOptions::new(StepOptions::new(Optimizer::adam()));
+    let tools = Tools { registry: &Default::default(), runner: &Interpreter };
+    let mesh = Mesh::parse("dp=2", None).unwrap();
+    let set = lowered(&build(&model, &plan, &mesh, &options, &tools).unwrap());
+    let program = &set.programs[0];
+    let on = |host_bytes_per_s: f64| {
+        let mut cluster = free_links();
+        cluster.device.host_bytes_per_s = host_bytes_per_s;
+        (predicted(&set, &cluster), cluster)
+    };
+    let (slow, cluster) = on(1e6);
+    let class = &slow.classes[0];
+    let all = |kind: MoveKind| class.moved.iter().filter(move |moved| moved.moved.kind == kind);
+    for kind in [MoveKind::Load, MoveKind::Store] {
+        let moved: Vec<_> = all(kind).collect();
+        // Two states of each of four weights and biases.
+        assert_eq!(moved.len(), 16);
+        assert!(moved.windows(2).all(|pair| pair[1].begin_s >= pair[0].end_s));
+        for moved in moved {
+            let bytes = program.buffer(moved.moved.buffer).bytes as f64;
+            assert!((moved.end_s - moved.begin_s - cluster.device.host_s(bytes)).abs() < 1e-12);
+        }
+    }
+    // The link is busy with loads from the first to the last, and with at most one group of stores behind it.
+    let loads_s: f64 = all(MoveKind::Load).map(|moved| moved.end_s - moved.begin_s).sum();
+    let first_s = all(MoveKind::Load).next().unwrap().begin_s;
+    let group_s = 2.0 * cluster.device.host_s(4.0 * 64.0 * 64.0);
+    assert!(slow.step_s >= first_s + loads_s, "{} {first_s} {loads_s}", slow.step_s);
+    assert!(slow.step_s <= first_s + loads_s + group_s + class.compute_s, "{} {loads_s}", slow.step_s);
+    assert_eq!(class.host_waiting_s, class.waiting_s);
+    assert!((class.compute_s + class.waiting_s - slow.step_s).abs() < 1e-12);
+    // What waits least is what the latency of the moves leaves.
+    let (fast, _) = on(1e15);
+    assert!(fast.step_s < slow.step_s / 100.0);
+    assert_eq!(fast.classes[0].compute_s, class.compute_s);
+    // States are counted while they are there: one third of them at most, or two weights and a bias.
+    let states = class.memory.over_time.iter().map(|(_, bytes)| bytes[1]).max().unwrap();
+    let weight = 2 * 4 * 64 * 64;
+    assert!((2 * weight..=2 * weight + 2 * 4 * 64 + 64).contains(&states), "{states}");
 }

@@ -1,0 +1,82 @@
+//! Where the planner shares experts (`ep`) and rows (`cp`) and offloads states, and what it says: the cases of
+//! `tests/choices/cases.txt`.
+
+use partita::Session;
+use partita::auto_plan::{AutoPlan, Freedom};
+use partita_mesh::Mesh;
+use std::path::Path;
+
+/// A case: lines `key value` behind a line `case name`.
+struct Case {
+    name: String,
+    lines: Vec<(String, String)>,
+}
+
+impl Case {
+    fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
+        self.lines.iter().filter(move |line| line.0 == key).map(|line| line.1.as_str())
+    }
+
+    fn found(&self) -> (AutoPlan, u64) {
+        let what = |error| panic!("{}: {error}", self.name);
+        let overrides: Vec<String> =
+            self.all("set").flat_map(str::split_whitespace).map(str::to_string).collect();
+        let config = self.all("config").next().expect("a case has a config");
+        let session = Session::load(config, &overrides).unwrap_or_else(what);
+        let meshes: Vec<Mesh> = self
+            .all("meshes")
+            .flat_map(str::split_whitespace)
+            .map(|mesh| Mesh::parse(mesh, None).unwrap_or_else(what))
+            .collect();
+        let found = session.auto_plan_over(None, &meshes, Freedom::default(), &|_| {}).unwrap_or_else(what);
+        (found, session.config().cluster.device.memory_bytes)
+    }
+}
+
+fn cases() -> Vec<Case> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/choices/cases.txt");
+    let text = std::fs::read_to_string(file).expect("the cases are there");
+    let mut cases: Vec<Case> = Vec::new();
+    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let (key, value) = line.split_once(' ').unwrap_or((line, ""));
+        match (key, cases.last_mut()) {
+            ("case", _) => cases.push(Case { name: value.to_string(), lines: Vec::new() }),
+            (_, Some(case)) => case.lines.push((key.to_string(), value.to_string())),
+            (_, None) => panic!("a line before the first case: {line}"),
+        }
+    }
+    cases
+}
+
+#[test]
+fn experts_rows_and_states_are_shared_or_offloaded_where_it_pays() {
+    let cases = cases();
+    assert!(cases.len() >= 10, "{} cases", cases.len());
+    let mut wrong = String::new();
+    for case in &cases {
+        let (found, limit) = case.found();
+        let reasons = found.reasons(limit);
+        // Without the figures, which are the cost model's.
+        let heads: Vec<&str> =
+            reasons.iter().map(|reason| reason.split(':').next().unwrap_or(reason)).collect();
+        let expected: Vec<&str> = case.all("says").collect();
+        let best = (found.best.mesh.to_string(), if found.best.offloads() { "yes" } else { "no" });
+        let wanted = (case.all("best").next(), case.all("offload").next());
+        let recomputes = found.best.plan.to_toml().contains("checkpoint");
+        let recompute = case.all("recompute").next().unwrap_or("no");
+        if heads != expected
+            || (Some(&*best.0), Some(best.1)) != wanted
+            || recompute != if recomputes { "yes" } else { "no" }
+        {
+            let candidates = [&found.best].into_iter().chain(&found.others).map(|c| {
+                format!("  {} {} {:.3e} s {} bytes {:?}\n", c.mesh, c.source, c.step_s, c.bytes, c.idle)
+            });
+            wrong += &format!(
+                "{}: {best:?}, recomputes {recomputes}, of {limit} bytes\n{}  {reasons:#?}\n",
+                case.name,
+                candidates.collect::<String>()
+            );
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
