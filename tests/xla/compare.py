@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 CASES = [
@@ -172,12 +173,6 @@ class Hosts:
         for command in commands:
             try:
                 done = subprocess.run(command, capture_output=True, text=True)
-                for number, name in enumerate(self.names):
-                    # What a host calls itself is its address on the cable; `ip netns exec` shows this file as /etc/hosts.
-                    folder = Path("/etc/netns") / name
-                    folder.mkdir(parents=True, exist_ok=True)
-                    text = f"127.0.0.1 localhost\n10.77.0.{number + 1} {socket.gethostname()}\n"
-                    (folder / "hosts").write_text(text)
             except OSError as error:
                 self.why = str(error)
                 return
@@ -192,13 +187,28 @@ class Hosts:
         for name in self.names:
             if shutil.which("ip"):
                 subprocess.run(["ip", "netns", "del", name], capture_output=True)
-            shutil.rmtree(Path("/etc/netns") / name, ignore_errors=True)
 
 
 def free_port():
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]
+
+
+def listening(process):
+    """The addresses at which a process listens, as the system writes them."""
+    own = set()
+    try:
+        for fd in Path(f"/proc/{process}/fd").iterdir():
+            own.add(os.readlink(fd).removeprefix("socket:[").removesuffix("]"))
+    except OSError:
+        return set()
+    tables = [Path(f"/proc/{process}/net/{table}") for table in ("tcp", "tcp6")]
+    lines = [line.split() for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
+    return {fields[1].split(":")[0] for fields in lines if fields[3] == "0A" and fields[9] in own}
+
+
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 
 
 def compare_processes(partita: list, model, mesh, steps, folder, hosts=None, more=()):
@@ -223,6 +233,12 @@ def compare_processes(partita: list, model, mesh, steps, folder, hosts=None, mor
         )
         for number in range(2)
     ]
+    opened = set()
+    while any(process.poll() is None for process in processes):
+        opened |= {address for process in processes for address in listening(process.pid)}
+        time.sleep(0.1)
+    if hosts is None and Path("/proc/net/tcp").exists():
+        assert opened and opened <= LOOPBACK, f"open to other hosts: {opened - LOOPBACK}"
     said = [process.communicate(timeout=600) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], said
     assert not lines(said[1][0]), "the second process printed"

@@ -31,8 +31,8 @@ def init(
 ) -> None:
     """Says on how many devices functions are parallelized: ranks of this process, by default one for each core.
 
-    With ``cluster="ray"`` each device is an actor of the Ray cluster that ``ray.init`` has joined, by default one for each of
-    its CPUs; a cluster of this machine is started where there is none. The actors run steps under XLA, connected by
+    With ``cluster="ray"`` each device is an actor of the Ray cluster that ``ray.init`` has joined, by default one for each
+    of its CPUs; a cluster of this machine is started where there is none. The actors run steps under XLA, connected by
     jax.distributed, or with ``engine="native"`` as launched processes of Partita do, on one node.
 
     Raises ``PartitaError``: E385 for another cluster or engine, several nodes, or more devices than there are.

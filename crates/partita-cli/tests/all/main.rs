@@ -20,6 +20,8 @@ mod profile;
 mod report;
 mod runs;
 mod saved_runs;
+#[cfg(target_os = "linux")]
+mod security;
 mod training;
 
 use partita_testkit::Place;

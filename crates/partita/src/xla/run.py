@@ -16,6 +16,7 @@ the same order: each runs those of which it has devices, and takes part where va
 
 import argparse
 import json
+import math
 import os
 import re
 import socket
@@ -230,15 +231,22 @@ class Program:
         return self.executable.execute_sharded(arguments).disassemble_into_single_device_arrays()
 
     def collectives(self):
-        """For each kind of collective: how many the module has, how many XLA runs, and how many tensors these carry."""
+        """For each kind of collective: how many the module has, how many XLA runs, how many tensors these carry, and the
+        bytes of their results on one device."""
         if self.executable is None:
             raise Refused("collectives are counted where one process has devices of every stage, such as a single one")
         compiled = "".join(module.to_string() for module in self.executable.hlo_modules())
         counts = {}
         for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute"):
-            calls = re.findall(rf" {kind.replace('_', '-')}(?:-start)?\(([^)]*)\)", compiled)
+            calls = re.findall(rf"= (.*?) {kind.replace('_', '-')}(?:-start)?\(([^)]*)\)", compiled)
+            tensors = [shape for results, _ in calls for shape in re.findall(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]", results)]
+            bits = [8 if dtype == "pred" else int(re.search(r"\d+", dtype)[0]) for dtype, _ in tensors]
+            elements = [math.prod(int(size) for size in dims.split(",") if size) for _, dims in tensors]
             counts[kind] = [
-                self.text.count(f'"stablehlo.{kind}"('), len(calls), sum(call.count(",") + 1 for call in calls)
+                self.text.count(f'"stablehlo.{kind}"('),
+                len(calls),
+                sum(operands.count(",") + 1 for _, operands in calls),
+                sum(size * count for size, count in zip(bits, elements)) // 8,
             ]
         return counts
 
@@ -342,11 +350,10 @@ class Run:
         """Over all modules, each as often as it runs."""
         counts = {}
         for program in self.programs:
-            for kind, (module, compiled, tensors) in program.collectives().items():
-                found = counts.setdefault(kind, {"module": 0, "compiled": 0, "tensors": 0})
-                found["module"] += module
-                found["compiled"] += compiled
-                found["tensors"] += tensors
+            for kind, numbers in program.collectives().items():
+                found = counts.setdefault(kind, {"module": 0, "compiled": 0, "tensors": 0, "bytes": 0})
+                for name, number in zip(found, numbers):
+                    found[name] += number
         return {kind: count for kind, count in counts.items() if any(count.values())}
 
 
@@ -370,8 +377,8 @@ def end_with_stdin():
 
 
 def join_processes(host, port, count, index):
-    """Makes this process one of `count` that jax.distributed connects; the first one listens at the port of the host. Ports are
-    opened at the address alone by which this process reaches that host: on one host, at a loopback address if it is one."""
+    """Makes this process one of `count` that jax.distributed connects; the first one listens at the port of the host. Ports
+    are opened at the address alone by which this process reaches that host: at a loopback address if it is one."""
     import jax
     from jax._src.lib import _jax
 
@@ -455,7 +462,8 @@ def main():
         raise Refused(f"jax {jax.__version__} has other calls than {TRIED}, with which this was tried: {error}") from error
     if options.collectives:
         for kind, count in run.collectives().items():
-            text = f"{count['module']} in the module, {count['compiled']} as compiled, of {count['tensors']} tensors"
+            text = f"{count['module']} in the module, {count['compiled']} as compiled"
+            text += f", of {count['tensors']} tensors, {count['bytes']} bytes"
             say(f"{kind}: {text}", kind=kind, **count)
     left = len(manifest["learning_rates"]) - manifest["first"]
     steps = left if options.steps is None else options.steps
