@@ -4,6 +4,7 @@ mod bad_input;
 mod bench;
 mod command_line;
 mod corpus;
+mod documents;
 mod explain;
 #[cfg(target_os = "linux")]
 mod faults;

@@ -84,6 +84,42 @@ fn a_pipeline_has_stages_a_timetable_and_bytes_of_its_edges() {
     assert_eq!(section(&report, "Mesh")["cells"].as_array().unwrap().len(), 2);
 }
 
+/// The step of a large model on many ranks is unfolded from a small one, which is shown whole. Its figures are those that
+/// `simulate` says; each slice runs a forward and a backward task for each microbatch and stage.
+#[test]
+fn a_large_step_is_shown_by_slices_beside_a_small_one() {
+    let place = place();
+    let step =
+        ["llama3-405b", "--cluster", "h100-80g:2048x8", "--mesh", "pp=16,dp=128,tp=8", "--dtype", "bf16"];
+    let step = [&step[..], &["--batch", "1024", "--microbatches", "8"]].concat();
+    let outcome = place.run(&[&["report"], &step[..], &["--out", "r.json"]].concat());
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let bytes = std::fs::read(place.path("r.json")).unwrap();
+    assert!(bytes.len() < 1 << 20, "{} bytes", bytes.len());
+    let report: Value = serde_json::from_slice(&bytes).unwrap();
+    let spans = section(&report, "Timeline")["timeline"]["spans"].as_array().unwrap();
+    assert_eq!(spans.len(), 2 * 16 * 8);
+    let simulated = place.run(&[&["simulate"], &step[..], &["--json"]].concat());
+    let step_s = simulated.of("simulate")[0]["step_s"].as_f64().unwrap();
+    let end = |span: &Value| span[1].as_f64().unwrap() + span[2].as_f64().unwrap();
+    let last = spans.iter().map(end).fold(0.0, f64::max) / 1e6;
+    assert!(last < step_s && last > 0.5 * step_s, "{last} of {step_s}");
+    let count = |cell: &Value| {
+        let text = cell["ranks"].as_str().unwrap();
+        text[text.rfind('(').unwrap() + 1..text.len() - 1].parse::<usize>().unwrap()
+    };
+    let cells = section(&report, "Mesh")["cells"].as_array().unwrap();
+    assert_eq!(cells.iter().map(count).sum::<usize>(), 16_384);
+    let rows = section(&report, "Small step")["rows"].as_array().unwrap();
+    assert_eq!(rows[0], serde_json::json!(["layers", "126", "3"]));
+    let causes = section(&report, "Small step: parameters")["rows"].as_array().unwrap();
+    assert!(
+        causes.iter().any(|row| row[0] == "layers.0.mlp.up_proj.weight" && row[2] == "[{tp}, {}]"),
+        "{causes:?}"
+    );
+    assert!(sum(section(&report, "Small step: communication")) > 0.0);
+}
+
 #[test]
 fn a_report_has_three_forms_and_shows_runs() {
     let place = place();

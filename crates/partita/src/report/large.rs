@@ -90,8 +90,12 @@ pub fn report(session: &Session, measured: &Measured) -> Result<Report> {
     ];
     let header = ["", "the step", "the small step"].map(String::from).to_vec();
     report.section("Small step", &about, Body::Table { header, rows });
+    let own = report.sections.len();
     let nothing = Measured::default();
     details(&mut report, &small.session, &small.built, &small.set, &small.simulation, &nothing)?;
+    for section in &mut report.sections[own..] {
+        section.title = format!("Small step: {}", section.title.to_lowercase());
+    }
     Ok(report)
 }
 

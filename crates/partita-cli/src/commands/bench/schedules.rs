@@ -15,30 +15,33 @@ use std::fmt::Write;
 use std::io;
 use std::process::Command;
 
-/// The same models in eager PyTorch.
-const EAGER: &str = include_str!("eager.py");
+/// The same models in PyTorch.
+const PYTORCH: &str = include_str!("pytorch.py");
+/// How PyTorch runs them, and what this is called.
+const MODES: [(&str, &str); 2] = [("eager", "PyTorch eager"), ("compile", "torch.compile")];
 
 /// Every module is its plain ops, none of which has a kernel of its own.
 const PLAIN: &str = "sch[\"**\"].decompose()";
 /// Bias and activation of the feed-forward layers as one kernel.
-const FUSED: &str = "sch[\"UP\"].decompose()\nsch.trace(flatten=True)\nsch.fuse(\"gelu(x + bias)\", name=\"bench.bias_gelu\", backend=\"cpu\")";
+const FUSED: &str = "sch[\"UP\"].decompose()\nsch.trace(flatten=True)\nsch.fuse(\"ACT(x + bias)\", name=\"bench.bias_ACT\", backend=\"cpu\")";
 /// Blocks are computed again in the backward pass.
 const AGAIN: &str = "sch[\"layers.*\"].checkpoint()";
 
-/// The models: name, step, and the modules whose bias and activation are fused.
-fn models() -> [(&'static str, Step, &'static str); 3] {
+/// The models: name, step, the modules whose bias is fused with the activation, and the activation.
+fn models() -> [(&'static str, Step, [&'static str; 2]); 4] {
     [
-        ("mlp", Step::Slapo, "layers.0"),
-        ("gpt2", Step::gpt("gpt2"), "layers.*.mlp.up_proj"),
-        ("bert", Step::bert(), "layers.*.mlp.up_proj"),
+        ("mlp", Step::Slapo, ["layers.0", "gelu"]),
+        ("mlp4", Step::Alpa, ["layers.*", "relu"]),
+        ("gpt2", Step::gpt("gpt2"), ["layers.*.mlp.up_proj", "gelu"]),
+        ("bert", Step::bert(), ["layers.*.mlp.up_proj", "gelu"]),
     ]
 }
 
 /// The rungs of all models, each a group of its own.
 pub fn cases() -> Vec<Vec<Case>> {
     let mut groups = Vec::new();
-    for (model, step, up) in models() {
-        let fused = FUSED.replace("UP", up);
+    for (model, step, [up, activation]) in models() {
+        let fused = FUSED.replace("UP", up).replace("ACT", activation);
         let sequence =
             ReadyOptions { sequence_parallel: true, vocab_parallel: true, ..ReadyOptions::default() };
         let plain = ReadyOptions::default();
@@ -48,7 +51,7 @@ pub fn cases() -> Vec<Vec<Case>> {
             ("fuse", fused.clone(), "dp=1", plain),
             ("shard", fused.clone(), "tp=2", plain),
         ];
-        if model != "mlp" {
+        if !model.starts_with("mlp") {
             rungs.push(("sync", fused.clone(), "tp=2", sequence));
             rungs.push(("checkpoint", format!("{fused}\n{AGAIN}"), "tp=2", sequence));
         }
@@ -127,17 +130,19 @@ impl Rungs {
             if before.is_none() {
                 continue;
             }
-            match eager(model, python, threads, repeats) {
-                Ok(ms) => all.rungs.push(Rung {
-                    model: model.to_string(),
-                    rung: "PyTorch eager".to_string(),
-                    mesh: String::new(),
-                    median_ms: ms,
-                    planned_mb: None,
-                    gain: None,
-                    over_unscheduled: first.map(|first| first / ms),
-                }),
-                Err(why) => all.without_torch = Some(why),
+            for (mode, rung) in MODES {
+                match pytorch(model, mode, python, threads, repeats) {
+                    Ok(ms) => all.rungs.push(Rung {
+                        model: model.to_string(),
+                        rung: rung.to_string(),
+                        mesh: String::new(),
+                        median_ms: ms,
+                        planned_mb: None,
+                        gain: None,
+                        over_unscheduled: first.map(|first| first / ms),
+                    }),
+                    Err(why) => all.without_torch = Some(format!("{mode}: {why}")),
+                }
             }
         }
         all
@@ -183,7 +188,7 @@ impl Rungs {
             let y = (number + 1) * ROW;
             let colour = match rung.rung.as_str() {
                 "unscheduled" => "#6b7280",
-                "PyTorch eager" => "#c2571a",
+                name if MODES.iter().any(|(_, mode)| *mode == name) => "#c2571a",
                 _ => "#2457c5",
             };
             let _ = writeln!(
@@ -211,9 +216,9 @@ impl Rungs {
     }
 }
 
-/// The middle step of a model in eager PyTorch, in milliseconds; or why there is none.
-fn eager(model: &str, python: &str, threads: usize, repeats: u32) -> Result<f64, String> {
-    let arguments = ["-c", EAGER, model, &threads.to_string(), &repeats.to_string()];
+/// The middle step of a model in PyTorch, in milliseconds; or why there is none.
+fn pytorch(model: &str, mode: &str, python: &str, threads: usize, repeats: u32) -> Result<f64, String> {
+    let arguments = ["-c", PYTORCH, model, mode, &threads.to_string(), &repeats.to_string()];
     let done = Command::new(python).args(arguments).output();
     let done = done.map_err(|error| format!("{python}: {error}"))?;
     if !done.status.success() {
@@ -254,7 +259,7 @@ mod tests {
             ("bert", None, None),
         ];
         assert_eq!(gains, expected);
-        assert!(rungs.text().contains("without PyTorch: /no/such/python"), "{}", rungs.text());
+        assert!(rungs.text().contains("without PyTorch: compile: /no/such/python"), "{}", rungs.text());
         let mut svg = Vec::new();
         rungs.svg(&mut svg).unwrap();
         let svg = String::from_utf8(svg).unwrap();

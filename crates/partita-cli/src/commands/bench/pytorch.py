@@ -1,6 +1,6 @@
-"""The models of `partita bench schedules` in eager PyTorch: prints the milliseconds of each timed step.
+"""The models of `partita bench schedules` in PyTorch: prints the milliseconds of each timed step.
 
-Arguments: the model, the number of threads, and that of timed steps."""
+Arguments: the model, `eager` or `compile`, the number of threads, and that of timed steps."""
 
 import sys
 import time
@@ -46,10 +46,23 @@ class Transformer(nn.Module):
         return functional.cross_entropy((x @ self.words.weight.T).flatten(0, 1), targets.flatten())
 
 
-def step_of(name):
+def step_of(name, compiled):
     torch.manual_seed(1)
+    if name == "mlp4":
+        sizes = [1024, 4096, 1024, 4096, 1024]
+        layers = [layer for pair in zip(sizes, sizes[1:]) for layer in (nn.Linear(*pair), nn.ReLU())]
+        model = compiled(nn.Sequential(*layers))
+        inputs, targets = torch.randn(1024, 1024), torch.randn(1024, 1024)
+        optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+
+        def adam():
+            optimizer.zero_grad(set_to_none=True)
+            functional.mse_loss(model(inputs), targets).backward()
+            optimizer.step()
+
+        return adam
     if name == "mlp":
-        model = nn.Sequential(nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 1024))
+        model = compiled(nn.Sequential(nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 1024)))
         inputs, targets = torch.randn(2, 512, 1024), torch.randn(2, 512, 1024)
 
         def step():
@@ -58,7 +71,7 @@ def step_of(name):
 
         return step
     sizes = SIZES[name]
-    model = Transformer(*sizes)
+    model = compiled(Transformer(*sizes))
     tokens, targets = (torch.randint(sizes[0], (sizes[5], sizes[4])) for _ in range(2))
     optimizer = torch.optim.AdamW(model.parameters(), 3e-4, (0.9, 0.95), weight_decay=0.1)
 
@@ -70,9 +83,9 @@ def step_of(name):
     return train
 
 
-name, threads, repeats = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+name, mode, threads, repeats = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 torch.set_num_threads(threads)
-step = step_of(name)
+step = step_of(name, torch.compile if mode == "compile" else lambda model: model)
 for _ in range(2):
     step()
 for _ in range(repeats):

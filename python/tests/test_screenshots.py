@@ -1,0 +1,38 @@
+"""The pictures of the documents are still what the commands draw, where Chromium is installed."""
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "screenshots.py"
+
+
+def script():
+    specification = importlib.util.spec_from_file_location("screenshots", SCRIPT)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_reports_look_as_in_the_documents():
+    found = [name for name in ("chromium", "chromium-browser", "google-chrome") if shutil.which(name)]
+    if not found:
+        pytest.skip("Chromium is not installed")
+    command = [sys.executable, SCRIPT, "--check", f"{sys.executable} -m partita", found[0]]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_pictures_of_different_pages_are_told_apart():
+    screenshots = script()
+    kept = screenshots.IMAGES / "report-phone.png"
+    assert screenshots.difference(kept, kept) == 0
+    (size, means) = screenshots.squares(kept)
+    assert size == (420, 1100) and len(means) == (420 // 16) * (1100 // 16)
+    # A page of one colour is another picture.
+    dark = min(means)
+    assert sum(mean - dark for mean in means) / len(means) > screenshots.NEAR
