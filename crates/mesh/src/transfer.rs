@@ -53,7 +53,8 @@ pub fn transfer(
     // Shards are boxes of a grid: those that meet a box are found dimension by dimension.
     let grid: Vec<Vec<(usize, usize)>> = (0..shape.len())
         .map(|d| {
-            let mut parts: Vec<(usize, usize)> = held.keys().map(|(start, size)| (start[d], size[d])).collect();
+            let mut parts: Vec<(usize, usize)> =
+                held.keys().map(|(start, size)| (start[d], size[d])).collect();
             parts.sort_unstable();
             parts.dedup();
             parts

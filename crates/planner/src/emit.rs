@@ -18,8 +18,8 @@ pub enum Pins {
     Activations,
     /// These, and what is fed, where all of it is sharded alike.
     Inputs,
-    /// These, and that outputs are replicated over the axes that do not shard them: where propagation would shard what the
-    /// search keeps whole.
+    /// These, the outputs of all other modules, and that outputs are replicated over the axes that do not shard them: where
+    /// propagation would shard what the search keeps whole.
     Replicated,
 }
 
@@ -46,7 +46,13 @@ pub fn plan_of(graph: &Graph, mesh: &Mesh, axes: &[String], found: &Found, pins:
         requests.extend(fed(graph, mesh, axes, found));
     }
     if pins != Pins::Parameters {
-        let modules: BTreeSet<String> = universe.iter().map(|(module, _)| module.clone()).collect();
+        let mut modules: BTreeSet<String> = universe.iter().map(|(module, _)| module.clone()).collect();
+        if pins == Pins::Replicated {
+            // Blocks have no parameters of their own, but a sum.
+            let forward =
+                graph.nodes.iter().filter(|node| node.phase == Phase::Forward && !node.path.is_empty());
+            modules.extend(forward.map(|node| node.path.clone()));
+        }
         for (module, output) in outputs(graph, &modules) {
             universe.insert((module.clone(), OUTPUT.to_string()));
             let layout = &found.layouts[output.index()];

@@ -166,6 +166,11 @@ fn alike_ranks_agree(set: &ProgramSet) -> bool {
     let mut taken: Vec<usize> = vec![usize::MAX; class_of.len()];
     let mut bucket = None;
     let mut seen = 0;
+    // Of each class, all ranks take part in a bucket or none.
+    let mut sizes = vec![0; count];
+    class_of.iter().for_each(|&class| sizes[class] += 1);
+    let mut came: IndexMap<usize, usize> = IndexMap::new();
+    let all_came = |came: &IndexMap<usize, usize>| came.iter().all(|(&class, &came)| came == sizes[class]);
     // The collectives as classes see them: the bucket and the classes that meet in it.
     let mut met: IndexMap<(usize, Vec<usize>), Collective> = IndexMap::new();
     let mut met_of: Vec<Option<CollectiveId>> = vec![None; set.collectives.len()];
@@ -173,6 +178,10 @@ fn alike_ranks_agree(set: &ProgramSet) -> bool {
         // The groups of one bucket are adjacent.
         if bucket.replace(collective.bucket) != Some(collective.bucket) {
             seen += 1;
+            if !all_came(&came) {
+                return false;
+            }
+            came.clear();
         }
         for &rank in collective.members.iter() {
             match taken.get_mut(rank) {
@@ -180,6 +189,7 @@ fn alike_ranks_agree(set: &ProgramSet) -> bool {
                 _ => return false,
             }
             let class = class_of[rank];
+            *came.entry(class).or_default() += 1;
             if firsts[class] == Some(rank)
                 && own[class].insert(collective.bucket, CollectiveId::new(number)).is_some()
             {
@@ -195,6 +205,9 @@ fn alike_ranks_agree(set: &ProgramSet) -> bool {
             entry.or_insert_with(|| Collective { members: classes.into(), ..collective.clone() });
             met_of[number] = Some(CollectiveId::new(place));
         }
+    }
+    if !all_came(&came) {
+        return false;
     }
     let collectives: Vec<Collective> = met.into_values().collect();
     let programs = set.class_of_ranks();

@@ -13,7 +13,6 @@
 //! place. So the clocks of a class agree if those of its members do when the step begins. Where the ranks of a program
 //! share collectives with different classes, they are several classes here ([`alike`]); the result has the slowest.
 
-
 use crate::link::collective_s;
 use crate::memory::{Memory, over_time};
 use indexmap::IndexMap;

@@ -4,12 +4,10 @@
 //! (ZeRO), stages, microbatches and recomputation are unfolded from the layer in closed form, for every mesh. The best of
 //! each mesh is then priced as `partita simulate` prices it, its timetable over a clock.
 
-use super::{
-    Candidate, DATA_AXES, Freedom, SearchTime, Searched, Tried, Watch, offloaded, on_all_cores, storage, with,
-};
+use super::guesses::{DOUBT, Guess, priced};
+use super::{DATA_AXES, Freedom, SearchTime, Searched, Tried, Watch, offloaded, storage, with};
 use crate::predict::block::{Block, BlockSpec, Traced};
-use crate::predict::step::{BlockSeconds, Job, Software, forecast_from, layers_of_stages};
-use crate::predict::unfold::SmallSteps;
+use crate::predict::step::{BlockSeconds, Job, Software, forecast_from};
 use crate::predict::{Blocks, FEW_ROWS, MORE_ROWS};
 use crate::session::Session;
 use partita_base::{Diagnostic, Result};
@@ -17,34 +15,31 @@ use partita_ir::Registry;
 use partita_mesh::Mesh;
 use partita_pipeline::Order;
 use partita_planner::intra::{Options, Table};
+use partita_planner::solver::Effort;
 use partita_planner::{Pins, plan_of};
-use partita_schedule::{Plan, ReadyOptions, Tools, annotated_steps, batch_shards};
+use partita_schedule::{Entry, Kind, Plan, Primitive, ReadyOptions, Tools, annotated_steps, batch_shards};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
+/// What a search on a layer may cost. With experts, more branches of larger tables take minutes and gain little.
+const EFFORT: Effort = Effort { most_entries: 1 << 18, most_branches: 4 };
 /// Elements of the residual stream of a microbatch beyond which more rows make no kernel faster.
 const MOST_STREAM: usize = 1 << 26;
 /// The most ranks of `tp`: those of a node, unless the cluster says how many a node has.
 const MOST_TP: usize = 8;
 /// Stages on a slice that are tried.
 const CHUNKS: [usize; 8] = [2, 3, 4, 5, 6, 8, 10, 12];
-/// Candidates whose programs are priced at a time; any number of cores finds the same plan.
-const AT_ONCE: usize = 2;
-/// The fewest and the most candidates, timetables apart, whose programs are priced.
-const PRICED: [usize; 2] = [4, 12];
-/// What programs may take and need relative to their estimates, where none like them is priced.
-const DOUBT: f64 = 0.95;
 /// The memory that programs need relative to their estimates is below this.
 const SURELY: f64 = 1.2;
 /// The part of the forward pass of a layer that is at least computed again with its feed-forward block.
 const RECOMPUTED: f64 = 0.4;
 
 /// A layer: its layouts over `tp`, and what is recomputed.
-struct Layer {
-    source: &'static str,
+pub(super) struct Layer {
+    pub source: &'static str,
     plan: Plan,
-    sequence_parallel: bool,
+    pub sequence_parallel: bool,
     /// What is recomputed.
     recomputed: Recomputed,
     /// The layer and its seconds by the rows of a microbatch.
@@ -80,23 +75,6 @@ impl Layer {
             own.is_some_and(|own| own.iter().zip(figures(others)).all(|(&own, others)| at_most(own, others)))
         })
     }
-}
-
-/// A candidate before it is priced.
-#[derive(Clone)]
-struct Guess<'a> {
-    /// The number of its job.
-    number: usize,
-    mesh: &'a Mesh,
-    layer: &'a Layer,
-    source: &'static str,
-    plan: &'a Plan,
-    microbatches: usize,
-    order: Order,
-    job: &'a Job,
-    /// Seconds of a step and bytes of the fullest rank, in closed form.
-    step_s: f64,
-    bytes: f64,
 }
 
 /// The best candidates: the closed form says in which order they are priced, and each price corrects it for others alike.
@@ -140,9 +118,8 @@ fn jobs_of<'a>(
     for mesh in meshes {
         let gathers = mesh.axis_named("fsdp").is_some_and(|axis| axis.size > 1);
         // What a part of a layer recomputes from gathered parameters would keep these.
-        let suits = |layer: &&Layer| {
-            !layer.of_rows.is_empty() && !(gathers && layer.recomputed == Recomputed::Part)
-        };
+        let suits =
+            |layer: &&Layer| !layer.of_rows.is_empty() && !(gathers && layer.recomputed == Recomputed::Part);
         let on_mesh = session.clone().with_mesh(mesh.clone()).with_microbatches(1);
         for layer in layers[&within_layer(mesh)].iter().filter(suits) {
             for plan in stored(mesh, &layer.plan, is_free)? {
@@ -225,117 +202,6 @@ fn promising(session: &Session, guesses: &[Guess]) -> BTreeSet<(Within, Recomput
         }
     }
     promising
-}
-
-/// Prices guesses, those first that are best by their estimates, until no other promises to be better. With a guess, all of
-/// its kin are priced, which have the same small steps and other timetables.
-fn priced(session: &Session, guesses: Vec<Guess>, watch: Watch) -> Tried {
-    let limit = session.config().cluster.device.memory_bytes;
-    let mut tried = Tried::default();
-    let mut kin: BTreeMap<(usize, usize, bool), Vec<Guess>> = BTreeMap::new();
-    for guess in guesses {
-        kin.entry(guess.kin()).or_default().push(guess);
-    }
-    let mut kin: Vec<Vec<Guess>> = kin.into_values().collect();
-    let small = SmallSteps::default();
-    // For guesses alike, what programs take and need relative to their estimates.
-    let mut known: BTreeMap<Class, Vec<[f64; 2]>> = BTreeMap::new();
-    let mut meshes: BTreeSet<String> = BTreeSet::new();
-    let mut count = 0;
-    while count < PRICED[1] && !kin.is_empty() {
-        let corrected = |guess: &Guess| -> (bool, f64) {
-            let class = guess.class();
-            let mean = |of: usize, is_alike: &dyn Fn(&Class) -> bool| {
-                let all: Vec<f64> =
-                    known.iter().filter(|(key, _)| is_alike(key)).flat_map(|(_, all)| all.iter().map(|r| r[of])).collect();
-                (!all.is_empty()).then(|| all.iter().sum::<f64>() / all.len() as f64)
-            };
-            // Of a class without prices, the timetable says most.
-            let ratio = |of: usize| {
-                let others = || mean(of, &|key| (key.0, &key.1) == (class.0, &class.1)).map(|mean| mean * DOUBT.sqrt());
-                mean(of, &|key| *key == class).or_else(others).unwrap_or(DOUBT)
-            };
-            let (step_s, bytes) = (guess.step_s * ratio(0), guess.bytes * ratio(1));
-            let is_large = bytes > limit as f64;
-            (is_large, if is_large { bytes } else { step_s })
-        };
-        let fitting = tried.found.iter().filter(|candidate| candidate.bytes <= limit);
-        let best_s = fitting.map(|candidate| candidate.step_s).fold(f64::INFINITY, f64::min);
-        let mut order: Vec<(bool, f64, usize)> = Vec::new();
-        for (number, kin) in kin.iter().enumerate() {
-            let estimates = kin.iter().map(corrected);
-            let Some((is_large, key)) = estimates.min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))
-            else {
-                continue;
-            };
-            // One of each mesh, unless another promises to be the best one.
-            if key < best_s && !is_large || !meshes.contains(&kin[0].mesh.to_string()) {
-                order.push((is_large, key, number));
-            }
-        }
-        order.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
-        let is_done = |&(is_large, step_s, _): &(bool, f64, usize)| is_large || step_s >= best_s;
-        if best_s.is_finite() && count >= PRICED[0] && order.first().is_none_or(is_done) {
-            break;
-        }
-        let mut chosen: Vec<usize> = Vec::new();
-        for (_, _, number) in order {
-            let is_other = |&other: &usize| kin[other][0].class() != kin[number][0].class();
-            if chosen.len() < AT_ONCE && chosen.iter().all(is_other) {
-                chosen.push(number);
-            }
-        }
-        if chosen.is_empty() {
-            break;
-        }
-        chosen.sort_unstable_by(|a, b| b.cmp(a));
-        let chosen: Vec<Vec<Guess>> = chosen.into_iter().map(|number| kin.remove(number)).collect();
-        count += chosen.len();
-        let round = on_all_cores(chosen.len(), limit, watch, |number| {
-            let mut tried = Tried::default();
-            for guess in &chosen[number] {
-                match candidate(session, guess, &small) {
-                    Ok(found) => tried.found.push(found),
-                    Err(error) => tried.refuse(guess.mesh, guess.source, error),
-                }
-            }
-            tried
-        });
-        for guess in chosen.iter().flatten() {
-            meshes.insert(guess.mesh.to_string());
-            let is_own = |candidate: &&Candidate| {
-                candidate.mesh == *guess.mesh
-                    && candidate.plan == *guess.plan
-                    && candidate.microbatches == guess.microbatches
-                    && candidate.timetable == guess.order
-            };
-            if let Some(price) = round.found.iter().find(is_own) {
-                let ratios = [price.step_s / guess.step_s, price.bytes as f64 / guess.bytes];
-                known.entry(guess.class()).or_default().push(ratios);
-            }
-        }
-        tried.join(round);
-    }
-    tried
-}
-
-/// What guesses have in common whose estimates err alike: a pipeline and its timetable, what data parallel ranks share.
-type Class = (bool, String, u8, [bool; 4]);
-
-impl Guess<'_> {
-    /// What guesses with the same small steps have in common.
-    fn kin(&self) -> (usize, usize, bool) {
-        (self.number, self.microbatches, self.order.name().starts_with("zb"))
-    }
-
-    fn class(&self) -> Class {
-        let is_looped = self.order.chunks(self.job.pp) > 1;
-        let order = if is_looped { "looped" } else { self.order.name() };
-        let Job { zero, shard_group, dp, cp, ref block, .. } = *self.job;
-        let has_replicas = zero == 3 && shard_group < dp;
-        let others = [has_replicas, block.ep > 1, cp > 1, self.job.bytes.host > 0.0];
-        (self.job.pp > 1, order.to_string(), zero, others)
-    }
 }
 
 /// The timetables to try.
@@ -426,22 +292,27 @@ fn layers_over(
 ) -> Result<BTreeMap<Within, Vec<Layer>>> {
     let rows = rows_of(session, meshes, freedom);
     let sizes: BTreeSet<Within> = meshes.iter().map(within_layer).collect();
-    let found = std::thread::scope(|scope| {
-        let of = |within: Within| {
+    let over_tp: BTreeSet<usize> = sizes.iter().map(|&(_, tp)| tp).filter(|&tp| tp > 1).collect();
+    let pins = session.pins()?;
+    let found: BTreeMap<usize, Result<Plan>> = std::thread::scope(|scope| {
+        let of = |tp: usize| {
             let mut tried = Tried::default();
-            lines_over(session, within, freedom, &mut tried).map(|layers| (within, layers, tried))
+            (tp, searched(session, &mesh_within((1, tp)), &pins, freedom, &mut tried), tried)
         };
-        let threads: Vec<_> = sizes.iter().map(|&within| scope.spawn(move || of(within))).collect();
+        let threads: Vec<_> = over_tp.iter().map(|&tp| scope.spawn(move || of(tp))).collect();
         let joined = threads
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        joined.collect::<Result<Vec<_>>>()
-    })?;
+        let kept = joined.map(|(tp, plan, other)| {
+            tried.join(other);
+            (tp, plan)
+        });
+        kept.collect()
+    });
     let start = Instant::now();
     let mut layers: BTreeMap<Within, Vec<Layer>> = BTreeMap::new();
-    for (within, own, other) in found {
-        layers.insert(within, own);
-        tried.join(other);
+    for &within in &sizes {
+        layers.insert(within, lines_over(session, within, freedom, found.get(&within.1), tried)?);
     }
     // What is worse than another choice without recomputation is not tried with it.
     compiled(session, &mut layers, &rows, |_, layer| layer.recomputed == Recomputed::Nothing, tried);
@@ -536,7 +407,13 @@ fn mesh_within((ep, tp): Within) -> Mesh {
 }
 
 /// Layers over so many ranks, not yet priced.
-fn lines_over(session: &Session, within: Within, freedom: Freedom, tried: &mut Tried) -> Result<Vec<Layer>> {
+fn lines_over(
+    session: &Session,
+    within: Within,
+    freedom: Freedom,
+    found_over_tp: Option<&Result<Plan>>,
+    tried: &mut Tried,
+) -> Result<Vec<Layer>> {
     let (config, pins) = (session.config(), session.pins()?);
     let own = config.plan.sequence_parallel;
     let (ep, tp) = within;
@@ -548,15 +425,16 @@ fn lines_over(session: &Session, within: Within, freedom: Freedom, tried: &mut T
         true => small.plan(&forward, &mesh_within((ep, 1)), &ReadyOptions::default())?,
         false => Plan::default(),
     };
+    let is_of_experts = |entry: &&Entry| match &entry.primitive {
+        Primitive::Style(style) => style.kind == Kind::Dispatch || style.axis.as_deref() == Some("ep"),
+        _ => false,
+    };
+    let experts = Plan { entries: experts.entries.iter().filter(is_of_experts).cloned().collect() };
     let mut found: Vec<(&'static str, Plan, bool)> = Vec::new();
-    if tp > 1 {
-        let over_tp = mesh_within((1, tp));
-        match searched(session, &over_tp, &pins, freedom, tried) {
-            Ok(plan) => found.push(("planner", with(&plan, &experts), own)),
-            Err(error) => tried.refuse(&mesh, "planner", error),
-        }
-    } else {
-        found.push(("ready plan", with(&pins, &experts), own));
+    match found_over_tp {
+        Some(Ok(plan)) => found.push(("planner", with(plan, &experts), own)),
+        Some(Err(error)) => tried.refuse(&mesh, "planner", error.clone()),
+        None => found.push(("ready plan", with(&pins, &experts), own)),
     }
     if pins.entries.is_empty() && tp > 1 {
         // The collectives of sequence parallelism move as many bytes, and less is kept.
@@ -619,6 +497,7 @@ fn searched(
     let mut search = Options::new(freedom.prices(&config.cluster, slice));
     search.batch_axes = DATA_AXES.map(str::to_string).to_vec();
     search.split_contractions = true;
+    search.effort = EFFORT;
     let table = Table::new(step, slice, &search)?;
     let enumerating = start.elapsed();
     let start = Instant::now();
@@ -634,36 +513,4 @@ fn searched(
     });
     tried.time.add(SearchTime { tracing, enumerating, solving: start.elapsed(), ..SearchTime::default() });
     Ok(with(pins, &plan))
-}
-
-fn candidate(session: &Session, guess: &Guess, small: &SmallSteps) -> Result<Candidate> {
-    let Guess { mesh, layer, source, plan, microbatches, order, job, .. } = guess;
-    let session = session
-        .clone()
-        .with_mesh((*mesh).clone())
-        .with_microbatches(*microbatches)
-        .with_timetable(order.clone())
-        .with_sequence_parallel(layer.sequence_parallel);
-    let t0 = Instant::now();
-    let price = session.price_folded_with(plan, small)?;
-    if std::env::var("PDBG").is_ok() { eprintln!("priced {} mb{microbatches} {} {} est {:.3} got {:.3} bytes {:.2e} {:.2e} in {:?} {}", mesh, order.name(), layer.source, guess.step_s, price.step_s(), guess.bytes, price.bytes() as f64, t0.elapsed(), plan.entries.last().map(|e| e.primitive.to_string()).unwrap_or_default()); }
-    let mut first = 0;
-    let chunks = if job.pp > 1 { order.chunks(job.pp) } else { 1 };
-    let stages = layers_of_stages(job.layers, job.pp * chunks).into_iter().map(|count| {
-        let (from, to) = (first, first + count);
-        first = to;
-        (format!("layers.{from}"), format!("layers.{}", to.saturating_sub(1)))
-    });
-    Ok(Candidate {
-        mesh: (*mesh).clone(),
-        source,
-        plan: (*plan).clone(),
-        microbatches: *microbatches,
-        timetable: order.clone(),
-        sequence_parallel: layer.sequence_parallel,
-        step_s: price.step_s(),
-        bytes: price.bytes(),
-        idle: None,
-        stages: stages.collect(),
-    })
 }

@@ -5,6 +5,7 @@
 //! `trial` searches the step of a small model whole, `folded` the repeated layer of a large one.
 
 mod folded;
+mod guesses;
 pub mod tables;
 mod trial;
 

@@ -107,7 +107,8 @@ fn an_abridged_update_costs_what_the_real_one_does() {
     let small = |optimizer: &str, mesh: &str, more: &str| {
         let optimizer = format!("optimizer.name={optimizer}");
         let steps = [false, true].map(|abridged| {
-            let mut config = step("gpt", mesh, [3, 2], &[&optimizer, "train.dtype=bf16", more]).config().clone();
+            let mut config =
+                step("gpt", mesh, [3, 2], &[&optimizer, "train.dtype=bf16", more]).config().clone();
             config.step.abridged = abridged;
             let session = Session::new(config).unwrap();
             let built = session.build().unwrap();
@@ -120,7 +121,12 @@ fn an_abridged_update_costs_what_the_real_one_does() {
         // A scalar that no one needs is not computed.
         assert!(others <= instructions && instructions <= others + 16, "{instructions} and {others}");
         let error = abridged.step_s() / real.step_s() - 1.0;
-        assert!(error.abs() < 0.005, "{optimizer} on {mesh}: {} s and {} s", real.step_s(), abridged.step_s());
+        assert!(
+            error.abs() < 0.005,
+            "{optimizer} on {mesh}: {} s and {} s",
+            real.step_s(),
+            abridged.step_s()
+        );
     };
     for optimizer in ["sgd", "adamw", "lion"] {
         small(optimizer, "dp=2,tp=2", "plan.\"**\"=\"zero1\"");
