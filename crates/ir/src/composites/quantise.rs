@@ -107,8 +107,8 @@ impl Blocks {
     fn of(extent: usize, block: usize) -> Blocks {
         match block {
             0 | 1 => Blocks::None,
-            _ if extent == 0 => Blocks::None,
-            _ if extent <= block => Blocks::One,
+            // A shard without elements has no block.
+            _ if extent > 0 && extent <= block => Blocks::One,
             _ => Blocks::Many { extent: block, missing: extent.next_multiple_of(block) - extent },
         }
     }
@@ -190,13 +190,15 @@ fn blocked(
         |blocks: &Blocks| if let Blocks::Many { missing, .. } = blocks { *missing as i64 } else { 0 };
     let high: Vec<i64> = blocks.iter().map(missing).collect();
     let is_ragged = high.iter().any(|&missing| missing > 0);
-    // In this form each block is a range of whole dimensions.
+    // In this form each block is a range of whole dimensions. Shards of one, several and no blocks have the same form but for
+    // the number of blocks.
     let mut form = Vec::new();
     let mut inner = Vec::new();
     for (&extent, blocks) in shape.iter().zip(&blocks) {
         match *blocks {
             Blocks::None => form.push(extent),
             Blocks::One => {
+                form.push(1);
                 inner.push(form.len());
                 form.push(extent);
             }
@@ -255,6 +257,7 @@ fn rule(a: &Attributes, operands: &[&TensorType], _: &[&TensorType]) -> Rule {
     let mut dims = Vec::new();
     for (&extent, &block) in operands[0].shape.iter().zip(&blocks) {
         dims.push(match Blocks::of(extent, block) {
+            _ if extent == 0 => vec![rule.factor(0, FactorKind::Pass)],
             Blocks::None => vec![rule.factor(extent, FactorKind::Pass)],
             Blocks::Many { extent: block, missing: 0 } => {
                 vec![rule.factor(extent / block, FactorKind::Pass), rule.factor(block, FactorKind::Whole)]
