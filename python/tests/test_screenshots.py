@@ -1,6 +1,8 @@
 """The pictures of the documents are still what the commands draw, where Chromium is installed."""
 
 import importlib.util
+import json
+import runpy
 import shutil
 import subprocess
 import sys
@@ -36,3 +38,14 @@ def test_pictures_of_different_pages_are_told_apart():
     # A page of one colour is another picture.
     dark = min(means)
     assert sum(mean - dark for mean in means) / len(means) > screenshots.NEAR
+
+
+def test_the_notebook_runs_and_its_values_draw_themselves(tmp_path):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    cells = json.loads((SCRIPT.parents[1] / "python" / "examples" / "notebook.ipynb").read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    (tmp_path / "cells.py").write_text("\n".join(code))
+    values = runpy.run_path(str(tmp_path / "cells.py"))
+    assert "<table" in values["sch"]._repr_html_()
+    # Four instructions of each rank and more are boxes of the drawing.
+    assert values["prof"]._repr_html_().count("<rect") > 8
