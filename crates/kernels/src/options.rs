@@ -245,7 +245,7 @@ fn has_matrix_unit(_: Level) -> bool {
 /// Whether this machine multiplies bf16.
 #[cfg(target_arch = "x86_64")]
 fn has_bf16_unit(level: Level) -> bool {
-    level == Level::Avx512 && crate::native::bf16::is_available()
+    level == Level::Avx512 && is_x86_feature_detected!("avx512bf16")
 }
 
 #[cfg(not(target_arch = "x86_64"))]

@@ -190,8 +190,8 @@ fn blocked(
         |blocks: &Blocks| if let Blocks::Many { missing, .. } = blocks { *missing as i64 } else { 0 };
     let high: Vec<i64> = blocks.iter().map(missing).collect();
     let is_ragged = high.iter().any(|&missing| missing > 0);
-    // In this form each block is a range of whole dimensions. Shards of one, several and no blocks have the same form but for
-    // the number of blocks.
+    // In this form each block is a range of whole dimensions. Shards of one, several and no blocks differ in the number of
+    // blocks alone.
     let mut form = Vec::new();
     let mut inner = Vec::new();
     for (&extent, blocks) in shape.iter().zip(&blocks) {

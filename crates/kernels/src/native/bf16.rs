@@ -35,15 +35,10 @@ pub(super) const MOST_DEPTH: usize = 8192;
 /// A packed pair of neighbours along k: the first one in the high half.
 type Pair = u32;
 
-/// Whether this machine, which has AVX-512, has the instruction.
-pub(crate) fn is_available() -> bool {
-    is_x86_feature_detected!("avx512bf16")
-}
-
 /// `out[m, n] = lhs[m, k] rhs[k, n]`, added to `out` if `accumulate`.
 ///
 /// # Safety
-/// The instruction [`is_available`], the matrices have these sizes, and `out` overlaps neither of the others.
+/// The machine has the instruction, the matrices have these sizes, and `out` overlaps neither of the others.
 pub(super) unsafe fn product(
     [m, k, n]: [usize; 3],
     lhs: Matrix<bf16>,
