@@ -1,7 +1,7 @@
 // A ring makes a gather of little no faster: each permute takes its latency, and each part of the product its time. So
 // `auto` leaves it alone.
 // RUN: cluster=a100-8 collective_matmul=auto collective-matmul ranks=3
-// COUNT: all_gather 1
+// COUNT: "stablehlo.all_gather" 1
 // ABSENT: collective_permute
 // EQUAL: exact
 module {
