@@ -1,5 +1,5 @@
-//! A simulated step as a trace: one track of compute and one of collectives for each class, and one for each direction of its
-//! link to host memory if it moves anything.
+//! A simulated step as a trace: one track of compute and one of collectives for each class, and one for each direction of
+//! its link to host memory if it moves anything.
 
 use crate::clock::Simulation;
 use crate::memory::MemoryKind;

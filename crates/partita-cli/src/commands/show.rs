@@ -280,6 +280,15 @@ pub fn memory_table(set: &ProgramSet) -> String {
         row
     };
     let rows: Vec<Vec<String>> = groups.iter().map(row).collect();
-    let head = ["memory of rank", "parameters", "optimizer", "inputs", "constants", "activations", "peak", "on the host"];
+    let head = [
+        "memory of rank",
+        "parameters",
+        "optimizer",
+        "inputs",
+        "constants",
+        "activations",
+        "peak",
+        "on the host",
+    ];
     table(if has_host { &head } else { &head[..7] }, &rows)
 }

@@ -139,7 +139,10 @@ impl Predicted {
                  placement add\n";
         let host_s = self.classes.iter().map(|class| class.host_waiting_s).fold(0.0, f64::max);
         if host_s > 0.0 {
-            text += &format!("of this, ranks wait {} for loads from host memory and stores to it\n", seconds(host_s));
+            text += &format!(
+                "of this, ranks wait {} for loads from host memory and stores to it\n",
+                seconds(host_s)
+            );
         }
         if !self.fits {
             let largest = self.classes.iter().map(|class| class.peak_bytes).max().unwrap_or(0);

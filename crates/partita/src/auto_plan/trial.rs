@@ -7,7 +7,8 @@
 use super::{Candidate, DATA_AXES, Freedom, SearchTime, Searched, Tried, offloaded, storage, with};
 use crate::session::{Session, with_loss};
 use partita_base::{Diagnostic, Result};
-use partita_ir::{Graph, Phase, Registry};
+use partita_ir::composites::ATTENTION;
+use partita_ir::{Graph, Node, Phase, Registry};
 use partita_nn::Model;
 use partita_pipeline::Order;
 use partita_planner::inter::{Stage, StageTable, makespan_s, stages};
@@ -15,6 +16,7 @@ use partita_planner::intra::{Found, Options, Table};
 use partita_planner::{Pins, plan_of};
 use partita_schedule::{Built, PIPELINE_AXIS, Plan, Primitive, ReadyOptions, Tools, annotated_steps, moves};
 use partita_spmd::{Partitioned, step_s};
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 /// What plans of a search are called.
@@ -96,6 +98,19 @@ impl<'a> Trial<'a> {
             plans.push(("given lines", Ok(self.pins.clone())));
             return plans;
         }
+        // No search over layouts says how attention goes along rows that ranks share.
+        let searched = plans.len();
+        for line in ["ring", "ulysses"] {
+            let plan = self.attention(line);
+            let found =
+                plans[..searched].iter().filter_map(|(source, plan)| Some((*source, plan.as_ref().ok()?)));
+            let more: Vec<_> = match plan {
+                Ok(Some(line)) => found.map(|(source, plan)| (source, Ok(with(plan, &line)))).collect(),
+                Ok(None) => Vec::new(),
+                Err(error) => vec![(PLANNER, Err(error))],
+            };
+            plans.extend(more);
+        }
         let mesh = self.session.mesh();
         for (source, vocab_parallel) in [("ready plan", false), ("ready plan, vocab-parallel", true)] {
             let options = ReadyOptions {
@@ -109,6 +124,29 @@ impl<'a> Trial<'a> {
             }
         }
         plans
+    }
+
+    /// A line for every module with attention, on a mesh whose ranks share rows over `cp`.
+    fn attention(&self, line: &str) -> Result<Option<Plan>> {
+        if self.session.mesh().axis_named("cp").is_none_or(|axis| axis.size == 1) {
+            return Ok(None);
+        }
+        let is_attention = |node: &&Node| {
+            node.op.composite().is_some_and(|composite| composite.definition.name == ATTENTION.name)
+        };
+        let attends = self.model.forward.nodes.iter().filter(is_attention);
+        // All layers in one pattern: `layers.*.attn`.
+        let pattern = |node: &Node| {
+            let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+            let parts = node.path.split('.').map(|part| if is_number(part) { "*" } else { part });
+            parts.collect::<Vec<_>>().join(".")
+        };
+        let patterns: BTreeSet<String> = attends.map(pattern).collect();
+        let mut plan = Plan::default();
+        for pattern in &patterns {
+            plan.add(pattern, line, PLANNER)?;
+        }
+        Ok((!patterns.is_empty()).then_some(plan))
     }
 
     /// The plans of the search on this mesh.
@@ -268,8 +306,8 @@ impl<'a> Trial<'a> {
         Ok(Ranked { source, plan, idle: idle_axis(&built), built, seconds })
     }
 
-    /// Prices a plan, and where it does not fit, the same with the layers recomputed, with optimizer states in host memory, or
-    /// both.
+    /// Prices a plan, and where it does not fit, the same with the layers recomputed, with optimizer states in host memory,
+    /// or both.
     fn candidates(&self, ranked: Ranked) -> Result<Vec<Candidate>> {
         let limit = self.session.config().cluster.device.memory_bytes;
         let blocks = blocks(&self.model.forward);

@@ -18,17 +18,19 @@ impl Case {
     }
 
     fn found(&self) -> (AutoPlan, u64) {
-        let what = |error| panic!("{}: {error}", self.name);
         let overrides: Vec<String> =
             self.all("set").flat_map(str::split_whitespace).map(str::to_string).collect();
         let config = self.all("config").next().expect("a case has a config");
-        let session = Session::load(config, &overrides).unwrap_or_else(what);
+        let session =
+            Session::load(config, &overrides).unwrap_or_else(|error| panic!("{}: {error}", self.name));
         let meshes: Vec<Mesh> = self
             .all("meshes")
             .flat_map(str::split_whitespace)
-            .map(|mesh| Mesh::parse(mesh, None).unwrap_or_else(what))
+            .map(|mesh| Mesh::parse(mesh, None).unwrap_or_else(|error| panic!("{}: {error}", self.name)))
             .collect();
-        let found = session.auto_plan_over(None, &meshes, Freedom::default(), &|_| {}).unwrap_or_else(what);
+        let found = session
+            .auto_plan_over(None, &meshes, Freedom::default(), &|_| {})
+            .unwrap_or_else(|error| panic!("{}: {error}", self.name));
         (found, session.config().cluster.device.memory_bytes)
     }
 }

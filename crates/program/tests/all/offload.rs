@@ -90,7 +90,8 @@ fn moves_change_no_number() {
         {
             let set = lowered(Offload { states, activations, ahead });
             assert_eq!(run(&set), expected, "{ahead} ahead");
-            let [loaded, stored] = [MoveKind::Load, MoveKind::Store].map(|kind| set.programs[0].moved_bytes(kind));
+            let [loaded, stored] =
+                [MoveKind::Load, MoveKind::Store].map(|kind| set.programs[0].moved_bytes(kind));
             assert_eq!(loaded, stored);
             assert!(loaded >= if ahead < WEIGHTS { 64 } else { 0 }, "{ahead}: {loaded}");
         }
@@ -103,7 +104,10 @@ fn the_window_has_as_many_states_as_it_says() {
     for ahead in [1, 2] {
         let set = lowered(Offload { states: states(), ahead, ..Offload::default() });
         let program = &set.programs[0];
-        assert_eq!((program.host_bytes, program.moved_bytes(MoveKind::Load)), (WEIGHTS * state, WEIGHTS * state));
+        assert_eq!(
+            (program.host_bytes, program.moved_bytes(MoveKind::Load)),
+            (WEIGHTS * state, WEIGHTS * state)
+        );
         let of_state = |buffer: &&Buffer| buffer.what.starts_with("m.") && buffer.kind != BufferKind::Host;
         let live = |at: usize| {
             program.buffers.iter().filter(of_state).filter(|b| (b.first..=b.last).contains(&at)).count()
@@ -116,7 +120,8 @@ fn the_window_has_as_many_states_as_it_says() {
 #[test]
 fn wrong_moves_are_found() {
     let set = lowered(Offload { states: states(), ..Offload::default() });
-    let place = |is: fn(&Action) -> bool| set.programs[0].instructions.iter().position(|i| is(&i.action)).unwrap();
+    let place =
+        |is: fn(&Action) -> bool| set.programs[0].instructions.iter().position(|i| is(&i.action)).unwrap();
     let is_load = |action: &Action| matches!(action, Action::Move(Move { kind: MoveKind::Load, .. }));
     let is_loaded = |action: &Action| matches!(action, Action::Moved(Move { kind: MoveKind::Load, .. }));
     let is_stored = |action: &Action| matches!(action, Action::Moved(Move { kind: MoveKind::Store, .. }));
@@ -135,16 +140,24 @@ fn wrong_moves_are_found() {
     assert_eq!(broken(&replaced(load)), "E404");
     assert_eq!(broken(&replaced(stored)), "E404");
     // Used before it has arrived: the wait comes behind the update.
-    assert_eq!(broken(&|program: &mut Program| program.instructions[loaded..=loaded + 2].rotate_left(1)), "E407");
+    assert_eq!(
+        broken(&|program: &mut Program| program.instructions[loaded..=loaded + 2].rotate_left(1)),
+        "E407"
+    );
     // Used where it is in host memory.
     let Action::Moved(moved) = wait.action else { panic!("it is a wait") };
     let host = |program: &mut Program| {
-        let computes = program.instructions.iter_mut().filter_map(|instruction| match &mut instruction.action {
-            Action::Compute(compute) => Some(compute),
-            _ => None,
-        });
+        let computes =
+            program.instructions.iter_mut().filter_map(|instruction| match &mut instruction.action {
+                Action::Compute(compute) => Some(compute),
+                _ => None,
+            });
         for compute in computes {
-            compute.inputs.iter_mut().filter(|view| view.buffer == moved.buffer).for_each(|v| v.buffer = moved.host);
+            compute
+                .inputs
+                .iter_mut()
+                .filter(|view| view.buffer == moved.buffer)
+                .for_each(|v| v.buffer = moved.host);
         }
     };
     assert_eq!(broken(&host), "E407");
