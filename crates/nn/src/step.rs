@@ -38,7 +38,7 @@ pub struct StepOptions {
     pub stochastic_rounding: bool,
     /// The scale of the loss over time; without it the loss is not scaled.
     pub loss_scaling: Option<LossScaling>,
-    /// Whether updates of single elements only read and write what they would, with one op for each state, and compute
+    /// Whether updates of single elements only read and write what they would, with one op for each tensor, and compute
     /// nothing of use: for steps that are priced and never run. Such an update moves as many bytes, in as many kernels.
     pub abridged: bool,
 }

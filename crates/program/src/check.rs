@@ -155,6 +155,14 @@ fn is_one_order(set: &ProgramSet) -> bool {
 /// one group of a bucket, and starts exactly the collectives of which it is a member; alike ranks meet the same sets of
 /// ranks at the same calls, so what holds among those that stand for them holds among all.
 fn alike_ranks_agree(set: &ProgramSet) -> bool {
+    let ranks = set.rank_count();
+    let mut named = set.programs.iter().map(|program| &program.ranks[..]);
+    let mut members = set.collectives.iter().map(|collective| &collective.members[..]);
+    if named.any(|own| own.iter().any(|&rank| rank >= ranks))
+        || members.any(|own| own.iter().any(|&rank| rank >= ranks))
+    {
+        return false;
+    }
     let class_of = alike(set);
     let count = class_of.iter().max().map_or(0, |most| most + 1);
     // The first rank of each class, and each class's collectives by bucket.

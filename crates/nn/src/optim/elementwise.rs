@@ -1,6 +1,6 @@
 //! Rules that move each element by itself: SGD, Adam, AdamW, Lion.
 
-use super::{Optimizer, Shared, Subject, adam_direction, blend, step_by};
+use super::{Optimizer, Shared, Subject, adam_direction, blend, spread_over, step_by};
 use partita_base::Result;
 use partita_ir::ops::UnaryKind;
 use partita_ir::{GraphBuilder, ValueId};
@@ -64,7 +64,7 @@ pub(super) fn update(
 ) -> Result<(ValueId, Vec<ValueId>)> {
     let (p, mut g, states) = (subject.p, subject.g, subject.states);
     if shared.abridged {
-        return abridged(b, subject);
+        return abridged(b, shared, subject);
     }
     if let (Optimizer::Sgd { weight_decay, .. } | Optimizer::Adam { weight_decay, .. }, true) =
         (rule, subject.decay)
@@ -109,13 +109,19 @@ pub(super) fn update(
     Ok((step_by(b, p, direction, shared.step_size)?, states))
 }
 
-/// An update that reads and writes the same tensors.
-fn abridged(b: &mut GraphBuilder, subject: &Subject) -> Result<(ValueId, Vec<ValueId>)> {
+/// An update that reads and writes the same tensors, scalars included.
+fn abridged(b: &mut GraphBuilder, shared: &Shared, subject: &Subject) -> Result<(ValueId, Vec<ValueId>)> {
     let add = |b: &mut GraphBuilder, &state: &ValueId| b.add(state, subject.g);
     let states = subject.states.iter().map(|state| add(b, state)).collect::<Result<Vec<ValueId>>>()?;
     let mut p = subject.p;
     for &read in if states.is_empty() { std::slice::from_ref(&subject.g) } else { &states } {
         p = b.subtract(p, read)?;
+    }
+    for scalar in [Some(shared.step_size), shared.denominator, shared.keep.filter(|_| subject.decay)] {
+        if let Some(scalar) = scalar {
+            let scalar = spread_over(b, scalar, p)?;
+            p = b.multiply(p, scalar)?;
+        }
     }
     Ok((p, states))
 }

@@ -448,7 +448,10 @@ fn lines_over(
     }
     let mut recomputed = Vec::new();
     if pins.entries.is_empty() {
-        let has_mlp = forward.nodes.iter().any(|node| node.path.starts_with("layers.0.mlp"));
+        let is_in = |path: &str, module: &str| {
+            path.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let has_mlp = forward.nodes.iter().any(|node| is_in(&node.path, "layers.0.mlp"));
         recomputed.extend(has_mlp.then_some("layers.*.mlp"));
         recomputed.push("layers.*");
     }

@@ -98,12 +98,28 @@ fn given_lines_hold() {
 /// The best plan built from a search costs nearly what the search says, in the same terms.
 #[test]
 fn what_is_built_costs_what_was_searched() {
-    for (model, mesh) in [("gpt", "tp=2"), ("gpt", "tp=4"), ("llama", "tp=4")] {
+    // Propagation adds cotangents of a Llama over 2 ranks in another order.
+    let cases =
+        [("gpt", "tp=2", 1.08), ("gpt", "tp=4", 1.08), ("llama", "tp=4", 1.08), ("llama", "tp=2", 1.15)];
+    for (model, mesh, most) in cases {
         let overrides = ["cluster.name=a100-8".to_string(), format!("mesh.shape='{mesh}'")];
         let session = Session::load(model, &overrides).unwrap();
         let found = session.auto_plan(&session.model().unwrap(), session.mesh()).unwrap();
         let search = &found.searched[0];
         let factor = search.built_s.unwrap() / search.cost_s;
-        assert!((0.95..1.08).contains(&factor), "{model} on {mesh}: {factor} times the cost of the search");
+        assert!((0.95..most).contains(&factor), "{model} on {mesh}: {factor} times the cost of the search");
     }
+}
+
+/// Of a model with experts, the output says what an axis for them costs.
+#[test]
+fn experts_on_an_axis_of_their_own_are_priced() {
+    let session =
+        session("moe-gpt", "dp=1", &["model.layers=66", "model.experts=4", "cluster.name=a100-80g:1x2"]);
+    let freedom = Freedom { microbatches: true, ..Freedom::default() };
+    let found = session.auto_plan_over(None, &session.meshes(2, 1), freedom, &|_| {}).unwrap();
+    let has_experts = |candidate: &&Candidate| candidate.mesh.axis_named("ep").is_some();
+    assert!(candidates(&found).iter().any(has_experts), "{:?}", found.refused);
+    let reasons = found.reasons(session.config().cluster.device.memory_bytes);
+    assert!(reasons.iter().any(|reason| reason.starts_with("ep (ranks share the experts")), "{reasons:?}");
 }
