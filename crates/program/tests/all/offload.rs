@@ -2,6 +2,7 @@
 //! what must not be read; and each check of a program that moves wrongly.
 
 use crate::common::*;
+use partita_ir::ops::UnaryKind;
 use partita_ir::{ClassGraph, Graph, Literal, Phase, Role};
 use partita_program::*;
 use std::collections::BTreeSet;
@@ -22,7 +23,7 @@ fn step() -> Graph {
         for (n, &w) in weights.iter().enumerate() {
             b.path = format!("layers.{n}");
             let y = matmul(b, kept[n], w);
-            kept.push(b.tanh(y).unwrap());
+            kept.push(b.unary(UnaryKind::Tanh, y).unwrap());
         }
         b.phase = Phase::InputGrad;
         let mut gradient = kept[WEIGHTS];
