@@ -249,12 +249,12 @@ fn moves_queue_on_the_link_of_their_direction() {
     let group_s = 2.0 * cluster.device.host_s(4.0 * 64.0 * 64.0);
     assert!(slow.step_s >= first_s + loads_s, "{} {first_s} {loads_s}", slow.step_s);
     assert!(slow.step_s <= first_s + loads_s + group_s + class.compute_s, "{} {loads_s}", slow.step_s);
-    assert_eq!(class.host_waiting_s, class.waiting_s);
+    assert!((class.host_waiting_s - class.waiting_s).abs() < 1e-12);
     assert!((class.compute_s + class.waiting_s - slow.step_s).abs() < 1e-12);
     // What waits least is what the latency of the moves leaves.
     let (fast, _) = on(1e15);
     assert!(fast.step_s < slow.step_s / 100.0);
-    assert_eq!(fast.classes[0].compute_s, class.compute_s);
+    assert!((fast.classes[0].compute_s - class.compute_s).abs() < 1e-12);
     // States are counted while they are there: one third of them at most, or two weights and a bias.
     let states = class.memory.over_time.iter().map(|(_, bytes)| bytes[1]).max().unwrap();
     let weight = 2 * 4 * 64 * 64;
