@@ -31,8 +31,18 @@ def test_the_stages_of_a_pipeline_run_in_the_order_of_its_timetable(compare, tmp
     assert compare.compare_engine(partita, model, mesh, 4, tmp_path, more=more) <= compare.TOLERANCE
 
 
-def test_two_processes_of_half_the_devices_give_the_numbers_of_one(compare, tmp_path):
-    losses, states = compare.compare_processes([sys.executable, "-m", "partita"], "gpt", "dp=2,tp=2", 4, tmp_path)
+@pytest.mark.parametrize(
+    ("model", "mesh", "more"),
+    [
+        ("gpt", "dp=2,tp=2", []),
+        ("gpt", "pp=2,tp=2", ["train.microbatches=2", "model.dropout=0.1"]),
+        ("gpt", "dp=2,pp=2", ["train.microbatches=2"]),
+    ],
+)
+def test_two_processes_of_half_the_devices_give_the_numbers_of_one(compare, tmp_path, model, mesh, more):
+    """A step over all ranks, a pipeline with a stage in each process, and one with every stage in both."""
+    partita = [sys.executable, "-m", "partita"]
+    losses, states = compare.compare_processes(partita, model, mesh, 4, tmp_path, more=more)
     assert max(losses, states) <= compare.TOLERANCE
 
 

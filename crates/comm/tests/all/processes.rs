@@ -161,7 +161,7 @@ fn bytes_sent(ranks: usize, exchanges: Vec<Exchange>) -> Vec<usize> {
             });
         }
     });
-    (0..ranks).map(|process| sent(process)).collect()
+    (0..ranks).map(sent).collect()
 }
 
 #[test]
