@@ -25,12 +25,13 @@ IMAGES = ROOT / "docs" / "images"
 COLUMNS, ROWS = 84, 24
 GPT = ["gpt", "--mesh", "pp=2,tp=2", "--microbatches", "4"]
 LARGE = ["llama3-405b", "--mesh", "pp=16,dp=128,tp=8", "--batch", "2048", "--microbatches", "16", "--dtype", "bf16"]
+LARGE += ["--sequence-parallel", "--vocab-parallel", "--set", "plan.layers.*=checkpoint"]
 CLUSTER = ["--cluster", "h100-80g:2048x8"]
 # Name, what is reported, size of the window, flags of the browser. The measured one depends on the clock.
 PAGES = [
     ("report", [*GPT, "--measured"], "1200,1900", []),
     ("report-phone", [*GPT, "--cluster", "a100-80g:1x4"], "420,1100", ["--force-dark-mode"]),
-    ("report-large", [*LARGE, *CLUSTER], "1200,1500", []),
+    ("report-large", [*LARGE, *CLUSTER], "1200,1700", []),
 ]
 # The side of a square in pixels, and by how much squares may differ in the mean, of 255.
 SIDE, NEAR = 16, 6.0

@@ -148,9 +148,9 @@ fn timetable(order: &Order, slices: usize, microbatches: usize) -> Result<Timeta
     }
 }
 
-/// The layers on each stage of the smaller one of the small steps. Where parameters are gathered for each use, a layer hides
-/// the gathers of the next one, so a stage needs two of them; and with too few, memory is fullest in another part of the step
-/// than with many.
+/// The layers on each stage of the smaller one of the small steps. Where parameters are gathered for each use, a layer
+/// hides the gathers of the next one, so a stage needs two of them; and with too few, memory is fullest in another part
+/// of the step than with many.
 fn few_layers(session: &Session, stages: usize) -> usize {
     let gathers = session.mesh().axis_named("fsdp").is_some_and(|axis| axis.size > 1);
     match (stages, gathers) {

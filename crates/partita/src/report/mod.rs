@@ -1,8 +1,8 @@
 //! A report about a planned step: what each rank holds, does and sends, predicted and, if it was profiled, measured.
 //!
 //! Everything is read off the programs that would run: the timeline is that of the simulator, memory that of the memory
-//! map, bytes those of the collectives. Ranks with the same program are one row. A step whose programs would be very large is
-//! shown by slices, as unfolded from a small one, which is shown whole.
+//! map, bytes those of the collectives. Ranks with the same program are one row. A step whose programs would be very large
+//! is shown by slices, as unfolded from a small one, which is shown whole.
 
 mod large;
 mod logs;
