@@ -117,11 +117,10 @@ fn abridged(b: &mut GraphBuilder, shared: &Shared, subject: &Subject) -> Result<
     for &read in if states.is_empty() { std::slice::from_ref(&subject.g) } else { &states } {
         p = b.subtract(p, read)?;
     }
-    for scalar in [Some(shared.step_size), shared.denominator, shared.keep.filter(|_| subject.decay)] {
-        if let Some(scalar) = scalar {
-            let scalar = spread_over(b, scalar, p)?;
-            p = b.multiply(p, scalar)?;
-        }
+    let keep = shared.keep.filter(|_| subject.decay);
+    for scalar in [Some(shared.step_size), shared.denominator, keep].into_iter().flatten() {
+        let scalar = spread_over(b, scalar, p)?;
+        p = b.multiply(p, scalar)?;
     }
     Ok((p, states))
 }

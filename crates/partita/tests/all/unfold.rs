@@ -105,7 +105,7 @@ fn experts() {
 #[test]
 fn an_abridged_update_costs_what_the_real_one_does() {
     let small = |optimizer: &str, mesh: &str, more: &str| {
-        let optimizer = format!("optimizer.name={optimizer}");
+        let optimizer = format!("optimizer.kind={optimizer}");
         let steps = [false, true].map(|abridged| {
             let mut config =
                 step("gpt", mesh, [3, 2], &[&optimizer, "train.dtype=bf16", more]).config().clone();
