@@ -174,7 +174,8 @@ fn main() {
         );
     });
 
-    let halves = |from: &[f32]| -> Vec<half::bf16> { from.iter().map(|&x| half::bf16::from_f32(x)).collect() };
+    let halves =
+        |from: &[f32]| -> Vec<half::bf16> { from.iter().map(|&x| half::bf16::from_f32(x)).collect() };
     let (half_x, half_weight, half_wide) = (halves(&x), halves(&weight), halves(&wide));
     let mut half_out = half_wide.clone();
     let mut workspace = vec![0u8; matmul_workspace_bytes(DType::BF16, rows, d, n)];

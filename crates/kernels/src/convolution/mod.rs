@@ -137,8 +137,12 @@ pub fn convolution(
     }
     let mut workspace = Workspace::new(workspace);
     match compute_type(types) {
-        DType::F32 => in_type::<f32>(options, op, input, kernel, out, &mut workspace, floats::<f32>(options, op)),
-        DType::F64 => in_type::<f64>(options, op, input, kernel, out, &mut workspace, floats::<f64>(options, op)),
+        DType::F32 => {
+            in_type::<f32>(options, op, input, kernel, out, &mut workspace, floats::<f32>(options, op))
+        }
+        DType::F64 => {
+            in_type::<f64>(options, op, input, kernel, out, &mut workspace, floats::<f64>(options, op))
+        }
         _ => in_type::<i64>(options, op, input, kernel, out, &mut workspace, |windows, x, w, out| {
             patches::integers(op, windows, x, w, out);
         }),

@@ -168,20 +168,19 @@ unsafe fn tile(
 /// # Safety
 /// `out` has these rows and columns.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-unsafe fn each(
-    sums: &mut [[f32; COLUMNS]; ROWS],
-    [rows, columns]: [usize; 2],
-    out: Bf16Out,
-    stores: bool,
-) {
+unsafe fn each(sums: &mut [[f32; COLUMNS]; ROWS], [rows, columns]: [usize; 2], out: Bf16Out, stores: bool) {
     for (r, sums) in sums.iter_mut().enumerate().take(rows) {
         // SAFETY: the row is inside `out`.
         unsafe {
             match (out.rows_after(r), stores) {
                 (Bf16Out::F32(row), true) => pairs_of(sums, columns, row, |sum, at| *at = *sum),
                 (Bf16Out::F32(row), false) => pairs_of(sums, columns, row, |sum, at| *sum = *at),
-                (Bf16Out::Bf16(row), true) => pairs_of(sums, columns, row, |sum, at| *at = bf16_from_f32(*sum)),
-                (Bf16Out::Bf16(row), false) => pairs_of(sums, columns, row, |sum, at| *sum = bf16_to_f32(*at)),
+                (Bf16Out::Bf16(row), true) => {
+                    pairs_of(sums, columns, row, |sum, at| *at = bf16_from_f32(*sum))
+                }
+                (Bf16Out::Bf16(row), false) => {
+                    pairs_of(sums, columns, row, |sum, at| *sum = bf16_to_f32(*at))
+                }
             }
         }
     }

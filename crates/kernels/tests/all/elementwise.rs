@@ -364,17 +364,29 @@ fn halves_round_like_their_reference_for_every_bit_pattern() {
     // The bf16 rounding under test is this crate's; the reference is the `half` crate's.
     let floats: Vec<f32> = (0..u32::MAX).step_by(10_007).map(f32::from_bits).collect();
     let mut out = vec![bf16::ZERO; floats.len()];
-    convert(KernelOptions::native(), &View::of(&floats, &[floats.len()]), &mut ViewMut::of(&mut out, &[floats.len()]));
+    convert(
+        KernelOptions::native(),
+        &View::of(&floats, &[floats.len()]),
+        &mut ViewMut::of(&mut out, &[floats.len()]),
+    );
     for (x, y) in floats.iter().zip(&out) {
         let right = bf16::from_f32(*x);
         assert!(y.to_bits() == right.to_bits() || (x.is_nan() && y.is_nan()), "{x}");
     }
     let patterns: Vec<bf16> = (0..=u16::MAX).map(bf16::from_bits).collect();
     let mut wide = vec![0f32; patterns.len()];
-    convert(KernelOptions::native(), &View::of(&patterns, &[patterns.len()]), &mut ViewMut::of(&mut wide, &[patterns.len()]));
+    convert(
+        KernelOptions::native(),
+        &View::of(&patterns, &[patterns.len()]),
+        &mut ViewMut::of(&mut wide, &[patterns.len()]),
+    );
     assert!(patterns.iter().zip(&wide).all(|(x, y)| x.to_f32().to_bits() == y.to_bits() || x.is_nan()));
     let patterns: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
-    convert(KernelOptions::native(), &View::of(&patterns, &[patterns.len()]), &mut ViewMut::of(&mut wide, &[patterns.len()]));
+    convert(
+        KernelOptions::native(),
+        &View::of(&patterns, &[patterns.len()]),
+        &mut ViewMut::of(&mut wide, &[patterns.len()]),
+    );
     assert!(patterns.iter().zip(&wide).all(|(x, y)| x.to_f32().to_bits() == y.to_bits() || x.is_nan()));
 }
 

@@ -119,7 +119,11 @@ fn alpas_objective_of_a_compiled_program_on_two_axes_is_beaten() {
     assert!((published - 21265.2f64).abs() < 1e-2 * 21265.2, "{published}");
     assert!(cost <= published && cost > 0.98 * published, "{cost} instead of {published}");
     assert!(found.solution.bound >= cost * (1.0 - 1e-9), "{cost}, bound {}", found.solution.bound);
-    let over = |axis: usize| found.exchanges.iter().filter(move |e| matches!(&e.step, Step::AllReduce { axes, .. } if axes.iter().any(|a| a.axis == axis)));
+    let over = |axis: usize| {
+        found.exchanges.iter().filter(
+            move |e| matches!(&e.step, Step::AllReduce { axes, .. } if axes.iter().any(|a| a.axis == axis)),
+        )
+    };
     println!("{} {}", over(0).count(), over(1).count());
 }
 
