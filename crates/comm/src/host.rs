@@ -1,7 +1,7 @@
 //! Memory beside the arenas of ranks, in a file: what a rank keeps there takes no memory while nothing uses it.
 //!
 //! The file is mapped, and has no name from its creation on. The system writes pages back when it needs their memory, and
-//! reads them ahead of their use when it is told to.
+//! reads them ahead of their use on request.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -46,7 +46,7 @@ impl HostMemory {
         &mut self.map[range]
     }
 
-    /// Asks the system to read a range from disk while other work goes on. Only a hint.
+    /// Asks the system to read a range from disk in the background. Only a hint.
     pub fn prefetch(&self, range: Range<usize>) {
         #[cfg(unix)]
         let _ = self.map.advise_range(memmap2::Advice::WillNeed, range.start, range.len());
@@ -54,7 +54,7 @@ impl HostMemory {
         let _ = range;
     }
 
-    /// Asks the system to write a range to disk while other work goes on. Only a hint.
+    /// Asks the system to write a range to disk in the background. Only a hint.
     pub fn write_back(&self, range: Range<usize>) {
         let _ = self.map.flush_async_range(range.start, range.len());
     }

@@ -1,9 +1,10 @@
 //! Matmuls in 8 bits: which operands of a step are rounded to floats of 8 bits, in which blocks, with which scales.
 //!
-//! [`quantised`] goes over a forward graph, or over one with its gradients. A matmul by a weight, and the two matmuls that
-//! are its gradients, read [quantised](crate::composites::QUANTISE) operands; all else stays as it is. Each matmul has its
-//! operands rounded along its own contraction, from the values in full precision: so the gradient of a product is the product
-//! with the gradient rounded, as if rounding were the identity. Matmuls without a weight, those of attention, are left alone.
+//! [`quantised`] goes over a forward graph, or over one with its gradients. A matmul by a weight, and the two matmuls
+//! that are its gradients, read [quantised](crate::composites::QUANTISE) operands; all else stays as it is. Each matmul
+//! has its operands rounded along its own contraction, from the values in full precision: so the gradient of a product is
+//! the product with the gradient rounded, as if rounding were the identity. Matmuls without a weight, those of attention,
+//! are left alone.
 //!
 //! Sources: OCP microscaling formats (MX) 1.0; DeepSeek-V3 technical report, 2024, section 3.3; P. Micikevicius et al.,
 //! "FP8 formats for deep learning", 2022, and the delayed scaling of NVIDIA's Transformer Engine.

@@ -60,8 +60,8 @@ impl StepOptions {
         }
     }
 
-    /// The same options for a model that computes in this type, `bf16` or `f16`, which scales the loss, or whose matmuls do in
-    /// a way of [`F8::NAMES`]. E004 for another name.
+    /// The same options for a model that computes in this type, `bf16` or `f16`, which scales the loss, or whose matmuls
+    /// do in a way of [`F8::NAMES`]. E004 for another name.
     pub fn in_precision(&self, name: &str) -> Result<StepOptions> {
         if let Some(f8) = F8::from_name(name) {
             return Ok(StepOptions { precision: None, loss_scaling: None, f8: Some(f8), ..self.clone() });
@@ -76,8 +76,8 @@ impl StepOptions {
         Ok(StepOptions { precision: Some(narrow), loss_scaling, f8: None, ..self.clone() })
     }
 
-    /// The same options for a model that computes everything in the type of its parameters, matmuls in 8 bits with numbers of
-    /// that type.
+    /// The same options for a model that computes everything in the type of its parameters, matmuls in 8 bits with
+    /// numbers of that type.
     pub fn in_full_precision(&self) -> StepOptions {
         StepOptions { precision: None, loss_scaling: None, ..self.clone() }
     }

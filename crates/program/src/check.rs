@@ -41,8 +41,8 @@ pub struct CheckReport {
 ///
 /// A program is checked once for all ranks of its class. If all classes start and wait for the same
 /// buckets in the same order, as in lowered programs, and each bucket's groups partition the ranks,
-/// then no deadlock or mismatch is possible. Otherwise one rank of each set of [`alike`] ranks stands
-/// for the others; where that does not show that all is well, the calls of each rank are compared one by one.
+/// then no deadlock or mismatch is possible. Otherwise the calls of one rank of each set of [`alike`] ranks
+/// are compared, and where these do not match, those of every rank, one by one.
 pub fn check(set: &ProgramSet) -> Result<CheckReport> {
     let mut before: Option<&Collective> = None;
     for collective in &set.collectives {

@@ -2,6 +2,7 @@
 //! end (restructure, differentiate, microbatch, update, apply layouts, cut into stages, partition).
 
 mod arriving;
+mod outputs;
 
 pub use arriving::{annotated_differentiated, build_differentiated};
 
@@ -15,6 +16,7 @@ use crate::primitive::PIPELINE_NOTE;
 use crate::stages::{self, Stage};
 use crate::structure::{Structured, Tools, restructure};
 use crate::verify::StepRunner;
+use outputs::{predictions, without_outputs};
 use partita_base::{Diagnostic, Result};
 use partita_cost::Cluster;
 use partita_ir::composites::DROPOUT;
@@ -559,32 +561,6 @@ fn extend_new(notes: &mut Vec<String>, more: &[String]) {
             notes.push(note.clone());
         }
     }
-}
-
-/// The outputs of a forward graph beside its loss that the options did not request. As outputs they
-/// would stay in memory until the end of the step. An output that replaces an input is no prediction: the
-/// input would otherwise have to be fed.
-fn predictions(forward: &Graph, options: &BuildOptions) -> Vec<String> {
-    if options.output_predictions || forward.output_position(LOSS).is_none() {
-        return Vec::new();
-    }
-    let replaces = |place: usize| forward.aliases.iter().any(|&(_, output)| output == place);
-    let is_dropped = |(place, name): &(usize, &String)| *name != LOSS && !replaces(*place);
-    forward.output_names.iter().enumerate().filter(is_dropped).map(|(_, name)| name.clone()).collect()
-}
-
-fn without_outputs(mut graph: Graph, names: &[String]) -> Graph {
-    let is_kept = |place: &usize| graph.output_names.get(*place).is_none_or(|name| !names.contains(name));
-    let kept: Vec<usize> = (0..graph.outputs.len()).filter(is_kept).collect();
-    fn pick<T: Clone>(list: &[T], kept: &[usize]) -> Vec<T> {
-        kept.iter().filter_map(|&place| list.get(place).cloned()).collect()
-    }
-    graph.outputs = pick(&graph.outputs, &kept);
-    graph.output_annotations = pick(&graph.output_annotations, &kept);
-    graph.output_names = pick(&graph.output_names, &kept);
-    let now = |(input, output): &(usize, usize)| Some((*input, kept.binary_search(output).ok()?));
-    graph.aliases = graph.aliases.iter().filter_map(now).collect();
-    graph
 }
 
 /// The name of the first fed tensor with a float element type.

@@ -31,8 +31,8 @@ pub(crate) fn offloaded_by<'m>(entry: &Entry, modules: &'m Modules) -> Result<Op
     }))
 }
 
-/// What the lines of a plan keep in host memory. Where lines ask for different numbers of groups to load ahead, the largest
-/// one counts.
+/// What the lines of a plan keep in host memory. Of several numbers of groups to load ahead, the largest
+/// counts.
 ///
 /// Errors: E221 a pattern that matches nothing.
 pub(crate) fn offloaded(plan: &Plan, step: &Graph, notes: &mut Vec<String>) -> Result<Offload> {

@@ -118,8 +118,10 @@ fn jobs_of<'a>(
     for mesh in meshes {
         let gathers = mesh.axis_named("fsdp").is_some_and(|axis| axis.size > 1);
         // What a part of a layer recomputes from gathered parameters would keep these.
-        let suits =
-            |layer: &&Layer| !layer.of_rows.is_empty() && !(gathers && layer.recomputed == Recomputed::Part);
+        let suits = |layer: &&Layer| {
+            let keeps_gathered = gathers && layer.recomputed == Recomputed::Part;
+            !layer.of_rows.is_empty() && !keeps_gathered
+        };
         let on_mesh = session.clone().with_mesh(mesh.clone()).with_microbatches(1);
         for layer in layers[&within_layer(mesh)].iter().filter(suits) {
             for plan in stored(mesh, &layer.plan, is_free)? {

@@ -34,8 +34,7 @@ impl Mixed {
             precision: s.find(
                 "precision",
                 "that of dtype",
-                "in what the model computes beside parameters of dtype: bf16, f16 with a scaled loss, or matmuls in mxfp8, \
-                 f8-block, f8-delayed",
+                "what the model computes in: bf16, f16 (scales the loss), or matmuls in mxfp8, f8-block, f8-delayed",
             )?,
             scale: s.find(
                 "loss_scale",

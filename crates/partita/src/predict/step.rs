@@ -397,7 +397,7 @@ impl Priced {
         let own = block.one.state_bytes / elements + job.block.dtype.size_bytes() as f64;
         let traffic = (job.bytes.state + job.bytes.host + job.bytes.gradient) / own;
         let update_s = (pieces.update[0] * layers_per_slice + pieces.update[1]) / sharded * traffic;
-        // States are loaded and stored while the update goes on.
+        // States are loaded and stored during the update.
         let of_layer = block.layer(|traced| traced.parameters.iter().sum());
         let of_slice = elements + of_layer * (layers_per_slice - 1.0);
         let host_s = of_slice * job.bytes.host / sharded / cluster.device.host_bytes_per_s;

@@ -11,7 +11,6 @@ use partita_testkit::overrides;
 use std::collections::BTreeMap;
 
 const RECORDED: &str = include_str!("../../../../tests/precision/recorded_f8.txt");
-const STEPS: usize = 20;
 const ROWS: usize = 64;
 const RATE: f64 = 0.05;
 const PARAMETERS: [&str; 4] = ["first.weight", "first.bias", "head.weight", "head.bias"];

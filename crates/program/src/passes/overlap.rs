@@ -1,9 +1,9 @@
 //! Collective matmul: a gather before a matmul, or a reduce-scatter behind one, as permutes around a ring of its ranks that
 //! run while the ranks compute the parts of the product.
 //!
-//! **Gather.** Each rank begins with its own shard of the gathered operand and passes it on, r-1 times. With each shard that it
-//! has, it computes those rows (or columns) of the product that follow from it: the same sums as without the ring, so the
-//! same bits. Other readers of the gathered value get it as the shards arrive.
+//! **Gather.** Each rank begins with its own shard of the gathered operand and passes it on, r-1 times. With each shard
+//! that it has, it computes those rows (or columns) of the product that follow from it: the same sums as without the
+//! ring, so the same bits. Other readers of the gathered value get it as the shards arrive.
 //!
 //! **Reduce-scatter.** Each rank computes the rows of the product shard by shard, its own last, and adds each to the sum
 //! that its neighbour passes on. After r-1 permutes it has its own shard. Every element is on one rank, and its terms are
@@ -57,9 +57,11 @@ impl CollectiveMatmul {
 
 /// A collective that becomes a ring.
 enum Ring {
-    /// The matmuls that read the gathered value, with the side that it is, and the dimension of their result that is gathered.
+    /// The matmuls that read the gathered value, with the side that it is, and the dimension of their result that is
+    /// gathered.
     Gather(BTreeMap<NodeId, (usize, usize)>),
-    /// The matmul that computes what is reduced, the side that has the scattered dimension, and that dimension of the operand.
+    /// The matmul that computes what is reduced, the side that has the scattered dimension, and that dimension of the
+    /// operand.
     Scatter(NodeId, usize, usize),
 }
 
@@ -174,8 +176,8 @@ fn covers(groups: &Groups, classes: &Classes) -> bool {
     groups.iter().all(|group| group.len() == size) && groups.len() * size == classes.rank_count()
 }
 
-/// The side of a matmul that a gathered value is, and the dimension of the result that follows from the gathered one: one that
-/// the matmul neither contracts nor has on both sides.
+/// The side of a matmul that a gathered value is, and the dimension of the result that follows from the gathered one: one
+/// that the matmul neither contracts nor has on both sides.
 fn gathered_side(graph: &Graph, reader: NodeId, gathered: ValueId, dim: usize) -> Option<(usize, usize)> {
     let node = graph.node(reader);
     let Op::DotGeneral(dot) = &node.op else { return None };

@@ -80,9 +80,9 @@ pub fn tolerance(dtype: DType) -> f64 {
     }
 }
 
-/// The tolerance of a step whose matmuls are in 8 bits. An element of an operand is rounded to another number of 8 bits where
-/// two orders of a sum fall on two sides of the middle between them. That moves one term of a product by a unit of the
-/// format, and a quarter of a unit is permitted for the whole. In f64 the sums are so near that this does not occur.
+/// The tolerance of a step whose matmuls are in 8 bits. An element of an operand is rounded to another number of 8 bits
+/// where two orders of a sum fall on two sides of the middle between them. That moves one term of a product by a unit of
+/// the format, and a quarter of a unit is permitted for the whole. In f64 the sums are so near that this does not occur.
 pub fn tolerance_of(dtype: DType, f8: Option<F8>) -> f64 {
     match f8 {
         Some(f8) if dtype != DType::F64 => tolerance(dtype).max(f8.unit() / 4.0),

@@ -185,7 +185,7 @@ mod tests {
             .map(|case| case.path())
             .collect();
         let distinct: std::collections::BTreeSet<&String> = all.iter().collect();
-        assert_eq!((all.len(), distinct.len()), (14 + 2 + 3 + 15 + 30 + 18 + 16, all.len()));
+        assert_eq!((all.len(), distinct.len()), (14 + 2 + 3 + 15 + 30 + 18 + 20, all.len()));
         assert!(distinct.contains(&"gemm/2048x768x3072/2".to_string()), "{all:?}");
         assert!(distinct.contains(&"collectives/all_reduce/64MiB/4".to_string()), "{all:?}");
         assert!(cases(Suite::Gpt, Some("tp=2")).concat().iter().all(|case| case.mesh == "tp=2"));
