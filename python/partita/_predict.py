@@ -59,6 +59,8 @@ class Choice:
     strategy: str
     optimizer: str
     recompute: bool
+    offload: bool
+    """Whether optimizer states are in the memory of the host."""
     devices: int | None
     """The fewest devices."""
     state_bytes: float | None

@@ -31,7 +31,7 @@ class Device:
         """A host and a free port of it, where the devices meet: loopback if they are all on one node."""
         import ray
 
-        host = "127.0.0.1" if is_one_node else ray.util.get_node_ip_address()
+        host = "127.0.0.1" if is_one_node else str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         with socket.socket() as found:
             found.bind((host, 0))
             return host, found.getsockname()[1]
