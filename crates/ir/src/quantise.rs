@@ -297,6 +297,8 @@ impl Pass {
         let scale = b.select(is_known, scale, one)?;
         b.enter(node);
         b.remat = None;
+        // Outside of the module, whose last value remains its output.
+        b.path = if node.path.is_empty() { AMAX.to_string() } else { format!("{AMAX}.{}", node.path) };
         let magnitude = b.unary(UnaryKind::Abs, x)?;
         let dims: Vec<usize> = (0..b.shape(x).len()).collect();
         let amax = b.reduce_max(magnitude, &dims)?;

@@ -156,6 +156,11 @@ const VERIFY_LIMIT: f64 = 1e11;
 const SECTIONS: &[&str] = &["model", "train", "optimizer", "data", "mesh", "cluster", "plan", "checkpoint"];
 
 impl Config {
+    /// The type in which matmuls compute: that of `--precision`, else that of parameters.
+    pub fn matmul_dtype(&self) -> DType {
+        self.step.precision.unwrap_or(self.train.dtype)
+    }
+
     /// Reads a config file or a bundled config and applies `overrides` (`section.key=value`). A plan file that says for
     /// which mesh and how many microbatches it was made replaces these keys, unless `overrides` has them.
     ///

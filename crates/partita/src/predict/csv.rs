@@ -154,6 +154,22 @@ impl<'a> Row<'a> {
         })
     }
 
+    /// The number above zero in a column; `None` if the field is empty.
+    ///
+    /// # Errors
+    /// E513 with line and column for another number.
+    pub fn above_zero(&self, column: &str) -> Result<Option<f64>> {
+        match self.number(column)? {
+            Some(number) if number <= 0.0 => {
+                let field = &self.fields[self.table.columns[column]];
+                Err(malformed(&self.table.origin, field.line, field.column)
+                    .expected(format!("a number above 0 in column `{column}`"))
+                    .found(number.to_string()))
+            }
+            number => Ok(number),
+        }
+    }
+
     /// The count in a column; `None` if the field is empty.
     ///
     /// # Errors

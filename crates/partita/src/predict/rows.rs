@@ -84,7 +84,7 @@ fn measured(row: &Row) -> Result<Measured> {
         row: row.text("row_id").to_string(),
         source: row.text("source_id").to_string(),
         group: format!("{} {}", row.text("group"), row.text("hw_gpu")),
-        step_s: row.number("step_time_s")?,
+        step_s: row.above_zero("step_time_s")?,
         tokens,
         ranks: row.count("gpus")?.unwrap_or(1),
         memory,
@@ -162,11 +162,15 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
         text if text.starts_with("selective_layers") || text.contains("save_qkv") => Recompute::Layers,
         "selective_op" => Recompute::FeedForward,
         text if text.starts_with("selective") => Recompute::Attention,
-        _ => Recompute::Nothing,
+        "" | "none" => Recompute::Nothing,
+        text => return Err(why(format!("unknown recomputation `{text}`"))),
     };
     let zero: u8 = match row.text("zero_stage") {
         "" => 1,
-        text => text.parse().map_err(|_| why(format!("unknown ZeRO stage `{text}`")))?,
+        text => match text.parse() {
+            Ok(stage @ 0..=3) => stage,
+            _ => return Err(why(format!("unknown ZeRO stage `{text}`"))),
+        },
     };
     let sequence_parallel = tp > 1 && row.text("seq_parallel") == "1";
     let shard_group =

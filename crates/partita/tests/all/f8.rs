@@ -153,6 +153,7 @@ fn planned_steps_round_as_one_device_does() {
     for (name, mesh, more) in [
         ("gpt", "dp=2", &[][..]),
         ("gpt", "tp=2", &[]),
+        ("gpt", "tp=2", &["plan.sequence_parallel=true"]),
         ("gpt", "dp=2,fsdp=2", &["train.microbatches=2"]),
         ("llama", "dp=3", &[]),
         ("llama", "tp=2", &[]),

@@ -266,6 +266,15 @@ fn a_row_is_a_mesh_with_styles() {
         let refusal = rows[0].job.as_ref().unwrap_err();
         assert!(refusal.contains(why), "{change:?}: {refusal}");
     }
+    for (change, why) in
+        [(("zero_stage", "9"), "unknown ZeRO stage"), (("recompute", "some"), "unknown recomputation")]
+    {
+        let rows = read(&table(&[change]), "t").unwrap();
+        assert!(rows[0].job.as_ref().unwrap_err().contains(why), "{change:?}");
+    }
+    for seconds in ["0", "-1"] {
+        assert_eq!(read(&table(&[("step_time_s", seconds)]), "t").unwrap_err().code, "E513");
+    }
     let error = read(&table(&[("layers", "eight")]), "t").unwrap_err();
     assert_eq!((error.code, error.at.as_deref()), ("E513", Some("t:2:26")));
 }
