@@ -1,10 +1,10 @@
 //! Keeps tensors in host memory while nothing uses them: optimizer states between updates, and activations between the
 //! forward and the backward pass.
 //!
-//! A tensor in host memory has a buffer of its own there ([`BufferKind::Host`]). The program loads it before its first use
-//! and stores it behind its last one, as instructions with a start and a wait, like collectives. So memory planning counts
-//! it only between the two, and no one else knows of it: the engine copies, the simulator's clock has a queue for the link
-//! to the host, and the static checks see to it that nothing touches a tensor on its way.
+//! A tensor in host memory has a buffer of its own there ([`BufferKind::Host`]). The program loads it before its first
+//! use and stores it behind its last one, as instructions with a start and a wait, like collectives. So memory planning
+//! counts it only between the two, and nothing else knows of host memory: the engine copies, the simulator's clock has a
+//! queue for the link to the host, and the static checks see to it that nothing touches a tensor on its way.
 //!
 //! Tensors of one use are a group: the states that one instruction updates, or what the backward pass of one block of the
 //! model reads. The loads of a group begin with the use of the group [`Offload::ahead`] places before it, and what a group
