@@ -105,7 +105,7 @@ unsafe fn block(
                         let sizes = [ROWS.min(rows - row), COLUMNS.min(columns - column)];
                         let mut sums = [[0.0; COLUMNS]; ROWS];
                         if accumulate {
-                            each(&mut sums, sizes, out, false);
+                            load(&mut sums, sizes, out);
                         }
                         let mut done = 0;
                         while done < pairs {
@@ -114,7 +114,7 @@ unsafe fn block(
                             tile(next, strip, panel.add(done * COLUMNS), &mut sums, accumulate || done > 0);
                             done += next;
                         }
-                        each(&mut sums, sizes, out, true);
+                        store(&mut sums, sizes, out);
                     }
                 }
             }
@@ -163,24 +163,35 @@ unsafe fn tile(
     }
 }
 
-/// Stores the first rows and columns of a tile, or loads them.
+/// Loads the first rows and columns of a tile.
 ///
 /// # Safety
 /// `out` has these rows and columns.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-unsafe fn each(sums: &mut [[f32; COLUMNS]; ROWS], [rows, columns]: [usize; 2], out: Bf16Out, stores: bool) {
+unsafe fn load(sums: &mut [[f32; COLUMNS]; ROWS], [rows, columns]: [usize; 2], out: Bf16Out) {
     for (r, sums) in sums.iter_mut().enumerate().take(rows) {
         // SAFETY: the row is inside `out`.
         unsafe {
-            match (out.rows_after(r), stores) {
-                (Bf16Out::F32(row), true) => pairs_of(sums, columns, row, |sum, at| *at = *sum),
-                (Bf16Out::F32(row), false) => pairs_of(sums, columns, row, |sum, at| *sum = *at),
-                (Bf16Out::Bf16(row), true) => {
-                    pairs_of(sums, columns, row, |sum, at| *at = bf16_from_f32(*sum))
-                }
-                (Bf16Out::Bf16(row), false) => {
-                    pairs_of(sums, columns, row, |sum, at| *sum = bf16_to_f32(*at))
-                }
+            match out.rows_after(r) {
+                Bf16Out::F32(row) => each_place(sums, columns, row, |sum, at| *sum = *at),
+                Bf16Out::Bf16(row) => each_place(sums, columns, row, |sum, at| *sum = bf16_to_f32(*at)),
+            }
+        }
+    }
+}
+
+/// Stores the first rows and columns of a tile.
+///
+/// # Safety
+/// `out` has these rows and columns.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+unsafe fn store(sums: &mut [[f32; COLUMNS]; ROWS], [rows, columns]: [usize; 2], out: Bf16Out) {
+    for (r, sums) in sums.iter_mut().enumerate().take(rows) {
+        // SAFETY: the row is inside `out`.
+        unsafe {
+            match out.rows_after(r) {
+                Bf16Out::F32(row) => each_place(sums, columns, row, |sum, at| *at = *sum),
+                Bf16Out::Bf16(row) => each_place(sums, columns, row, |sum, at| *at = bf16_from_f32(*sum)),
             }
         }
     }
@@ -191,7 +202,7 @@ unsafe fn each(sums: &mut [[f32; COLUMNS]; ROWS], [rows, columns]: [usize; 2], o
 /// # Safety
 /// The row has these columns.
 #[inline(always)]
-unsafe fn pairs_of<T: Copy>(
+unsafe fn each_place<T: Copy>(
     sums: &mut [f32; COLUMNS],
     columns: usize,
     row: MatrixMut<T>,

@@ -8,6 +8,7 @@ use super::guesses::{DOUBT, Guess, priced};
 use super::{DATA_AXES, Freedom, SearchTime, Searched, Tried, Watch, offloaded, storage, with};
 use crate::predict::block::{Block, BlockSpec, Traced};
 use crate::predict::step::{BlockSeconds, Job, Software, forecast_from};
+use crate::predict::unfold::is_inside;
 use crate::predict::{Blocks, FEW_ROWS, MORE_ROWS};
 use crate::session::Session;
 use partita_base::{Diagnostic, Result};
@@ -450,10 +451,7 @@ fn lines_over(
     }
     let mut recomputed = Vec::new();
     if pins.entries.is_empty() {
-        let is_in = |path: &str, module: &str| {
-            path.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-        };
-        let has_mlp = forward.nodes.iter().any(|node| is_in(&node.path, "layers.0.mlp"));
+        let has_mlp = forward.nodes.iter().any(|node| is_inside(&node.path, "layers.0.mlp"));
         recomputed.extend(has_mlp.then_some("layers.*.mlp"));
         recomputed.push("layers.*");
     }

@@ -62,7 +62,7 @@ impl Mixed {
         };
         let mut options = options.in_precision(&name).map_err(|error| error.at("train.precision"))?;
         // Matmuls in 8 bits are computed with numbers of f32 or f64.
-        let least = options.precision.map_or(DType::BF16, |narrow| narrow).size_bytes();
+        let least = options.precision.unwrap_or(DType::BF16).size_bytes();
         if dtype.size_bytes() <= least {
             return Err(refused("precision", "parameters have no more bits than the precision")
                 .expected("`train.dtype` f32 or f64")

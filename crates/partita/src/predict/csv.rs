@@ -146,12 +146,16 @@ impl<'a> Row<'a> {
         if text.is_empty() {
             return Ok(None);
         }
-        text.parse::<f64>().ok().filter(|number| number.is_finite()).map(Some).ok_or_else(|| {
-            let field = &self.fields[self.table.columns[column]];
-            malformed(&self.table.origin, field.line, field.column)
-                .expected(format!("a number in column `{column}`"))
-                .found(format!("`{text}`"))
-        })
+        let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
+        number.map(Some).ok_or_else(|| self.unlike(column, "a number"))
+    }
+
+    /// That the field of a column is not what is expected.
+    fn unlike(&self, column: &str, expected: &str) -> Box<Diagnostic> {
+        let field = &self.fields[self.table.columns[column]];
+        malformed(&self.table.origin, field.line, field.column)
+            .expected(format!("{expected} in column `{column}`"))
+            .found(format!("`{}`", field.text))
     }
 
     /// The number above zero in a column; `None` if the field is empty.
@@ -160,12 +164,7 @@ impl<'a> Row<'a> {
     /// E513 with line and column for another number.
     pub fn above_zero(&self, column: &str) -> Result<Option<f64>> {
         match self.number(column)? {
-            Some(number) if number <= 0.0 => {
-                let field = &self.fields[self.table.columns[column]];
-                Err(malformed(&self.table.origin, field.line, field.column)
-                    .expected(format!("a number above 0 in column `{column}`"))
-                    .found(number.to_string()))
-            }
+            Some(number) if number <= 0.0 => Err(self.unlike(column, "a number above 0")),
             number => Ok(number),
         }
     }
@@ -179,10 +178,7 @@ impl<'a> Row<'a> {
         if number.fract() == 0.0 && (1.0..=(1u64 << 40) as f64).contains(&number) {
             return Ok(Some(number as usize));
         }
-        let field = &self.fields[self.table.columns[column]];
-        Err(malformed(&self.table.origin, field.line, field.column)
-            .expected(format!("a count of at least 1 in column `{column}`"))
-            .found(format!("`{}`", field.text)))
+        Err(self.unlike(column, "a count of at least 1"))
     }
 }
 

@@ -177,7 +177,7 @@ fn few_and_more(session: &Session, plan: Option<&Plan>, stages: usize) -> Result
 }
 
 /// Whether a path is this module or inside it.
-fn is_inside(path: &str, module: &str) -> bool {
+pub(crate) fn is_inside(path: &str, module: &str) -> bool {
     path == module || path.strip_prefix(module).is_some_and(|rest| rest.starts_with('.'))
 }
 

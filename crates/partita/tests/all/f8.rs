@@ -1,6 +1,7 @@
 //! Training with matmuls in 8 bits: losses recorded from PyTorch (`tests/precision/make_f8.py`), verification, histories in
 //! checkpoints, blocks that a layout would cut.
 
+use crate::precision::{begun_with, wave};
 use crate::session;
 use partita::config::Config;
 use partita::execution::literal;
@@ -39,31 +40,14 @@ fn classifier(case: &str, mesh: &str) -> Session {
     Session::new(config).unwrap()
 }
 
-fn wave(k: usize, shape: &[usize], scale: f64) -> Literal {
-    let ty = TensorType::new(DType::F32, shape);
-    let value = |i: usize| {
-        let i = i as f64;
-        f64::from((scale * (0.37 * i * i + 0.9 * i + k as f64).sin()) as f32)
-    };
-    Literal::from_f64(&ty, (0..ty.element_count()).map(value))
-}
-
 fn begun(session: &Session, plan: &str) -> PlannedStep {
-    let model = session.model().unwrap();
-    let plan = Plan::from_toml(plan, "test").unwrap();
-    let built = session.build_part(&model, &plan, partita::session::Part::Step);
-    let built = built.unwrap_or_else(|error| panic!("{error}"));
-    let mut step = session.prepare(&built).unwrap_or_else(|error| panic!("{error}"));
-    for (k, name) in PARAMETERS.iter().enumerate() {
-        step.set_parameter(name, &wave(k, &model.params[*name].ty.shape, 0.2)).unwrap();
-    }
-    step
+    begun_with(session, plan, &PARAMETERS, |k, shape| wave(k, shape, 0.2, 0.0))
 }
 
 fn batch() -> Fed {
     let labels = (0..ROWS).map(|i| ((7 * i + i * i) % 8) as i32).collect::<Vec<i32>>();
     Fed::from_iter([
-        ("x".to_string(), wave(20, &[ROWS, 64], 1.0)),
+        ("x".to_string(), wave(20, &[ROWS, 64], 1.0, 0.0)),
         ("labels".to_string(), Literal::new([ROWS], labels)),
     ])
 }

@@ -66,7 +66,8 @@ fn classifier(case: &str, mesh: &str) -> Session {
     Session::new(config).unwrap()
 }
 
-fn wave(k: usize, shape: &[usize], scale: f64, offset: f64) -> Literal {
+/// Values between -`scale` and `scale` around `offset`, exact in f32; `make.py` has the same.
+pub(crate) fn wave(k: usize, shape: &[usize], scale: f64, offset: f64) -> Literal {
     let ty = TensorType::new(DType::F32, shape);
     let value = |i: usize| {
         let i = i as f64;
@@ -77,14 +78,23 @@ fn wave(k: usize, shape: &[usize], scale: f64, offset: f64) -> Literal {
 
 /// A step with the initial values of `make.py`, under a plan.
 fn begun(session: &Session, plan: &str) -> PlannedStep {
+    begun_with(session, plan, &PARAMETERS, |k, shape| wave(k, shape, 0.4, if k == 2 { 1.0 } else { 0.0 }))
+}
+
+/// A step under a plan, with these values of its parameters, by number and shape.
+pub(crate) fn begun_with(
+    session: &Session,
+    plan: &str,
+    parameters: &[&str],
+    value: impl Fn(usize, &[usize]) -> Literal,
+) -> PlannedStep {
     let model = session.model().unwrap();
     let plan = Plan::from_toml(plan, "test").unwrap();
     let built = session.build_part(&model, &plan, partita::session::Part::Step);
     let built = built.unwrap_or_else(|error| panic!("{error}"));
     let mut step = session.prepare(&built).unwrap_or_else(|error| panic!("{error}"));
-    for (k, name) in PARAMETERS.iter().enumerate() {
-        let shape = &model.params[*name].ty.shape;
-        step.set_parameter(name, &wave(k, shape, 0.4, if k == 2 { 1.0 } else { 0.0 })).unwrap();
+    for (k, name) in parameters.iter().enumerate() {
+        step.set_parameter(name, &value(k, &model.params[*name].ty.shape)).unwrap();
     }
     step
 }
