@@ -22,7 +22,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SMALL = {"layers": 6, "dim": 384, "heads": 8, "sequence": 256, "dropout": 0.0}
 ROWS = 8
-MPI = ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1", "--mca", "btl_vader_single_copy_mechanism", "none"]
+MPI = ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
 
 
 def commands(options):

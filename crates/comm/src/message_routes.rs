@@ -112,6 +112,8 @@ pub(crate) struct Messaging {
     pub(crate) arrived: [Vec<bool>; 2],
     /// By place in [`Sums::parts`]: the sums that have come, those of this process among them.
     pub(crate) sums: [Vec<Option<Arc<Buffer>>>; 2],
+    /// Memory for the sums of this process, before they are made.
+    pub(crate) unsummed: [Buffer; 2],
     pub(crate) receiving: [Vec<(Incoming, Transfer)>; 2],
     pub(crate) sending: [Vec<Transfer>; 2],
 }

@@ -115,8 +115,10 @@ impl Link {
         }
         for (place, (process, part)) in slot.sums.iter().flat_map(|sums| &sums.parts).enumerate() {
             let old = state.sums[turn][place].take();
-            if *process != self.own() {
-                let buffer = reuse(&mut old.unwrap_or_default(), part.end);
+            let buffer = reuse(&mut old.unwrap_or_default(), part.end);
+            if *process == self.own() {
+                state.unsummed[turn] = buffer;
+            } else {
                 let tag = slot.sums_tag + place;
                 let transfer = Transfer::receive(&self.messages, *process, tag, buffer, part.clone());
                 state.receiving[turn].push((Incoming::Sums(place), transfer));
@@ -178,7 +180,7 @@ impl Link {
             return false;
         }
         let part = &sums.parts[own].1;
-        let mut sum = Buffer::new(part.end);
+        let mut sum = std::mem::take(&mut state.unsummed[turn]);
         sums.reduce(part, &state.inputs[turn], &mut sum);
         let sum = Arc::new(sum);
         for (process, _) in sums.parts.iter().filter(|(process, _)| *process != self.own()) {
