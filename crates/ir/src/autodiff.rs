@@ -8,6 +8,7 @@
 use crate::graph::{Graph, NodeId, Phase, Role, ValueId};
 use crate::literal::Literal;
 use crate::op::{GradientContext, Op, Operation};
+use crate::ops::Composite;
 use crate::traits::Traits;
 use crate::{GraphBuilder, TensorType};
 use partita_base::{Diagnostic, Result};
@@ -43,9 +44,9 @@ pub fn backward(
             node.operands.iter().map(|v| reach.only_parameters[v.index()]).collect();
         builder.enter(&node);
         builder.remat = None;
-        // A composite's gradient is one composite; other ops get separate nodes for weights and
-        // inputs, so that a schedule can move weight gradients.
-        let parts: Vec<(Phase, Vec<bool>)> = if matches!(node.op, Op::Composite(_)) {
+        // A composite's gradient is usually one composite; other ops get separate nodes for weights
+        // and inputs, so that a schedule can move weight gradients.
+        let parts: Vec<(Phase, Vec<bool>)> = if node.op.composite().is_some_and(Composite::has_one_gradient) {
             let all = wanted.iter().zip(&of_parameters).all(|(w, p)| !w || *p);
             vec![(if all { Phase::WeightGrad } else { Phase::InputGrad }, wanted)]
         } else {
@@ -114,7 +115,8 @@ fn accumulate(
     Ok(())
 }
 
-/// Which values depend on the differentiated ones.
+/// Which values depend on the differentiated ones. Cotangents flow through floats only, so what was computed from
+/// integers, such as a choice of experts, does not.
 struct Reach {
     influenced: Vec<bool>,
     /// Values that depend on differentiated ones through parameters only: views and reshapes of
@@ -137,7 +139,7 @@ impl Reach {
                 && node.operands.len() <= 2
                 && node.operands.iter().all(|v| only_parameters[v.index()] || is_constant(graph, *v));
             for result in &node.results {
-                influenced[result.index()] |= any;
+                influenced[result.index()] |= any && graph.ty(*result).dtype.is_float();
                 only_parameters[result.index()] |= only;
             }
         }

@@ -17,7 +17,7 @@ use crate::workspace::{Workspace, piece_bytes};
 /// Bytes of workspace that [`grouped_matmul`] needs for so many rows from `k` to `n` features.
 pub fn grouped_matmul_workspace_bytes(dtype: DType, rows: usize, k: usize, n: usize) -> usize {
     dispatch!(float dtype, T => {
-        piece_bytes::<u64>(rows)
+        2 * piece_bytes::<u64>(rows)
             + piece_bytes::<T>(rows)
             + piece_bytes::<T>(rows * k)
             + piece_bytes::<T>(rows * n)
@@ -25,8 +25,8 @@ pub fn grouped_matmul_workspace_bytes(dtype: DType, rows: usize, k: usize, n: us
     })
 }
 
-/// Bytes of workspace that [`grouped_matmul_weight_gradient`] needs for so many rows from `k` to `n` features.
-pub fn grouped_matmul_weight_workspace_bytes(dtype: DType, rows: usize, k: usize, n: usize) -> usize {
+/// Bytes of workspace that [`grouped_outer`] needs for so many rows from `k` to `n` features.
+pub fn grouped_outer_workspace_bytes(dtype: DType, rows: usize, k: usize, n: usize) -> usize {
     dispatch!(float dtype, T => {
         piece_bytes::<u64>(rows)
             + piece_bytes::<T>(rows)
@@ -36,8 +36,7 @@ pub fn grouped_matmul_weight_workspace_bytes(dtype: DType, rows: usize, k: usize
     })
 }
 
-/// `out[.., n]` is the sum over g of `own[.., g] x[.., k] weight[g, n, k]^T`, in the order of g. With `weight` permuted to
-/// `[g, k, n]`, the gradient of `x` from that of the result.
+/// `out[.., n]` is the sum over g of `own[.., g] x[.., k] weight[g, n, k]^T`, in the order of g.
 ///
 /// # Panics
 /// Where shapes or types do not fit or the workspace is too small.
@@ -52,20 +51,20 @@ pub fn grouped_matmul(
     dispatch!(float out.dtype(), T => forward::<T>(options, x, weight, own, out, workspace))
 }
 
-/// `out[g, n, k]` is the sum over rows of `own[.., g] dy[.., n] x[.., k]`: the gradient of the matrices from the gradient
-/// `dy` of the result.
+/// `out[g, n, k]` is the sum over rows of `own[.., g] y[.., n] x[.., k]`, in the order of rows: the gradient of the matrices
+/// of [`grouped_matmul`], if `y` is that of its result. A group without rows gets zeros.
 ///
 /// # Panics
 /// Where shapes or types do not fit or the workspace is too small.
-pub fn grouped_matmul_weight_gradient(
+pub fn grouped_outer(
     options: KernelOptions,
     x: &View<'_>,
+    y: &View<'_>,
     own: &View<'_>,
-    dy: &View<'_>,
     out: &mut ViewMut<'_>,
     workspace: &mut [u8],
 ) {
-    dispatch!(float out.dtype(), T => weight_gradient::<T>(options, x, own, dy, out, workspace))
+    dispatch!(float out.dtype(), T => outer::<T>(options, x, y, own, out, workspace))
 }
 
 /// The rows of one group: numbers and shares.
@@ -139,9 +138,11 @@ fn forward<T: Element>(
     let [rows, groups, k, n] = extents(x.shape(), weight.shape(), own.shape(), out.shape());
     let mut workspace = Workspace::new(workspace);
     let mut members = Members::<T>::new(&mut workspace, rows);
+    // How many groups each row has met.
+    let met = workspace.take::<u64>(rows);
+    met.fill(0);
     let (packed, products) = (workspace.take::<T>(rows * k), workspace.take::<T>(rows * n));
     let rest = workspace.take::<u8>(matmul_workspace_bytes(T::DTYPE, rows, k, n));
-    fill(out, rows * n);
     for group in 0..groups {
         members.find(own, group);
         let count = members.count;
@@ -154,77 +155,84 @@ fn forward<T: Element>(
         let mut product = ViewMut::of(&mut products[..count * n], &[count, n]);
         matmul(options, &lhs, &rhs, &mut product, false, rest);
         for ((row, share), product) in members.iter().zip(products.chunks_exact(n.max(1))) {
-            add_row(out, row * n, share, product);
+            put_row(out, row * n, share, product, met[row] == 0);
+            met[row] += 1;
         }
+    }
+    for row in (0..rows).filter(|&row| met[row] == 0) {
+        fill(out, row * n, n);
     }
 }
 
-fn weight_gradient<T: Element>(
+fn outer<T: Element>(
     options: KernelOptions,
     x: &View<'_>,
+    y: &View<'_>,
     own: &View<'_>,
-    dy: &View<'_>,
     out: &mut ViewMut<'_>,
     workspace: &mut [u8],
 ) {
-    let [rows, groups, k, n] = extents(x.shape(), out.shape(), own.shape(), dy.shape());
+    let [rows, groups, k, n] = extents(x.shape(), out.shape(), own.shape(), y.shape());
     let mut workspace = Workspace::new(workspace);
     let mut members = Members::<T>::new(&mut workspace, rows);
-    let (packed, cotangents) = (workspace.take::<T>(rows * k), workspace.take::<T>(rows * n));
+    let (of_x, of_y) = (workspace.take::<T>(rows * k), workspace.take::<T>(rows * n));
     let rest = workspace.take::<u8>(matmul_workspace_bytes(T::DTYPE, n, rows, k));
     for group in 0..groups {
         members.find(own, group);
         let count = members.count;
         let mut target = out.reborrow().index(0, group);
         if count == 0 {
-            fill(&mut target, n * k);
+            fill(&mut target, 0, n * k);
             continue;
         }
-        members.pack(x, k, packed);
-        members.pack(dy, n, cotangents);
-        for ((_, share), cotangent) in members.iter().zip(cotangents.chunks_exact_mut(n.max(1))) {
-            cotangent.iter_mut().for_each(|value| *value = T::store(value.load().times(share.load())));
+        members.pack(x, k, of_x);
+        members.pack(y, n, of_y);
+        for ((_, share), row) in members.iter().zip(of_y.chunks_exact_mut(n.max(1))) {
+            row.iter_mut().for_each(|value| *value = T::store(value.load().times(share.load())));
         }
-        let lhs = View::of(&cotangents[..count * n], &[count, n]).permute(&[1, 0]);
-        let rhs = View::of(&packed[..count * k], &[count, k]);
+        let lhs = View::of(&of_y[..count * n], &[count, n]).permute(&[1, 0]);
+        let rhs = View::of(&of_x[..count * k], &[count, k]);
         matmul(options, &lhs, &rhs, &mut target, false, rest);
     }
 }
 
-/// Sets `count` elements to zero.
-fn fill(out: &mut ViewMut<'_>, count: usize) {
+/// Sets `count` elements from `begin` on to zero.
+fn fill(out: &mut ViewMut<'_>, begin: usize, count: usize) {
     let size = out.dtype().size_bytes();
     let zeros: TileBytes = [0; TILE];
     let mut writer = Writer::new(out);
     for (start, count) in tiles(count) {
         let zeros = &cast_slice(&zeros)[..count * size];
-        match writer.tile(start, count) {
+        match writer.tile(begin + start, count) {
             Some(into) => into.copy_from_slice(zeros),
-            None => writer.store(start, zeros),
+            None => writer.store(begin + start, zeros),
         }
     }
 }
 
-/// Adds `share * row` to the elements of `out` from `begin` on.
-fn add_row<T: Element>(out: &mut ViewMut<'_>, begin: usize, share: T, row: &[T]) {
+/// Writes `share * row` to the elements of `out` from `begin` on; adds it to them unless it is the first.
+fn put_row<T: Element>(out: &mut ViewMut<'_>, begin: usize, share: T, row: &[T], is_first: bool) {
     let mut scratch: TileBytes = [0; TILE];
     let share = share.load();
-    let add = |sum: &mut [T], row: &[T]| {
+    let put = |sum: &mut [T], row: &[T]| {
         for (sum, value) in sum.iter_mut().zip(row) {
-            *sum = T::store(sum.load().plus(value.load().times(share)));
+            let term = value.load().times(share);
+            *sum = T::store(if is_first { term } else { sum.load().plus(term) });
         }
     };
     for (start, count) in tiles(row.len()) {
         let update = &row[start..start + count];
         let mut writer = Writer::new(out);
         if let Some(tile) = writer.tile(begin + start, count) {
-            add(cast_slice_mut(tile), update);
+            put(cast_slice_mut(tile), update);
             continue;
         }
         let sum: &mut [u8] = &mut cast_slice_mut(&mut scratch)[..count * size_of::<T>()];
-        let view = out.as_view();
-        Reader::new(&view).tile(begin + start, count, sum);
-        add(cast_slice_mut(sum), update);
+        if !is_first {
+            let view = out.as_view();
+            Reader::new(&view).tile(begin + start, count, sum);
+        }
+        put(cast_slice_mut(sum), update);
         Writer::new(out).store(begin + start, sum);
     }
 }
@@ -273,10 +281,10 @@ mod tests {
         let mut out = ViewMut::of(&mut y, &with_last(n));
         grouped_matmul(options, &views.0, &views.1, &views.2, &mut out, &mut workspace);
         assert_eq!(y, expected);
-        let mut workspace = vec![0; grouped_matmul_weight_workspace_bytes(DType::F64, rows, k, n)];
+        let mut workspace = vec![0; grouped_outer_workspace_bytes(DType::F64, rows, k, n)];
         let mut gradient = vec![9.0; groups * n * k];
         let mut out = ViewMut::of(&mut gradient, &[groups, n, k]);
-        grouped_matmul_weight_gradient(options, &views.0, &views.2, &views.3, &mut out, &mut workspace);
+        grouped_outer(options, &views.0, &views.3, &views.2, &mut out, &mut workspace);
         assert_eq!(gradient, expected_weight);
     }
 }

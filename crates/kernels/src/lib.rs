@@ -68,8 +68,7 @@ pub use fused::{
 };
 pub use gather::{gather_rows, scatter_add_rows};
 pub use grouped::{
-    grouped_matmul, grouped_matmul_weight_gradient, grouped_matmul_weight_workspace_bytes,
-    grouped_matmul_workspace_bytes,
+    grouped_matmul, grouped_matmul_workspace_bytes, grouped_outer, grouped_outer_workspace_bytes,
 };
 pub use matmul::{matmul, matmul_sum_block, matmul_workspace_bytes};
 pub use norm::{

@@ -26,14 +26,14 @@ use partita_schedule::verify::{StepRunner, Verification, Verified, Watcher};
 use partita_schedule::{
     BuildOptions, Built, Plan, Tools, batch_shards, build, build_evaluation, build_gradients,
 };
-use partita_spmd::better_mesh;
 use std::sync::Arc;
 use std::time::Duration;
 
+mod notes;
 mod plan;
 
+use notes::{unused_axes, without_rows};
 pub use plan::sets_layouts;
-use plan::{Given, unused_axes, without_rows};
 
 /// The most ranks of a plan. Planning takes memory for every rank of a collective: a larger mesh is a typo.
 const MOST_PLANNED_RANKS: usize = 65_536;
@@ -331,67 +331,6 @@ impl Session {
             break_rule_at: self.broken_rule.clone(),
             ..BuildOptions::new(config.step.clone())
         }
-    }
-
-    /// Facts about a built step for the user: choices of the config without effect, and a better mesh or more
-    /// microbatches if ranks are idle.
-    pub fn notes(&self, model: &Model, built: &Built) -> Vec<String> {
-        let told = built.notes.iter().cloned();
-        // A plan tells of axes that it does not name; what is left are axes that it names in vain.
-        let is_told = |axis: &str| built.notes.iter().any(|note| note.contains(&format!("`{axis}`: its ")));
-        let in_vain = unused_axes(built).into_iter().filter(|(axis, _)| !is_told(axis)).map(|(_, why)| why);
-        let told = told.chain(in_vain).chain(without_rows(built)).chain(self.unused(built));
-        told.chain(self.bubble(built)).chain(self.advice(model, built)).collect()
-    }
-
-    /// Choices of the config that change nothing here.
-    fn unused(&self, built: &Built) -> Vec<String> {
-        let config = &self.config;
-        let mut notes = Vec::new();
-        if config.train.timetable != Order::default() && built.timetable.is_none() {
-            notes.push(format!("the timetable changes nothing: mesh {} has one pipeline stage", self.mesh));
-        }
-        let has_tp = self.mesh.axis_named("tp").is_some_and(|axis| axis.size > 1);
-        let missing = match (!matches!(self.given_plan(), Ok(Given::Lines(_))), has_tp) {
-            (true, _) => "it selects lines of the built-in plan, and another plan is given".to_string(),
-            (false, false) => format!("mesh {} has no axis `tp` of several ranks", self.mesh),
-            (false, true) => return notes,
-        };
-        if config.plan.vocab_parallel {
-            notes.push(format!("`--vocab-parallel` changes nothing: {missing}"));
-        }
-        notes
-    }
-
-    /// That one microbatch leaves the stages of a pipeline waiting for each other.
-    fn bubble(&self, built: &Built) -> Option<String> {
-        let timetable = built.timetable.as_ref().filter(|timetable| timetable.trains())?;
-        let times = timetable.times(|task| task.kind.slots()).ok()?;
-        let slices = timetable.slices.len();
-        let (all, idle) =
-            (times.makespan() * slices, (0..slices).map(|slice| times.bubble_of(slice)).sum::<usize>());
-        (timetable.microbatches == 1).then(|| {
-            format!(
-                "with 1 microbatch, the stages of the pipeline are idle {:.0}% of the time: `--microbatches {}` or more \
-                 keeps them busier",
-                100.0 * idle as f64 / all.max(1) as f64,
-                4 * slices
-            )
-        })
-    }
-
-    /// A better mesh, if ranks are idle and the cost model knows one.
-    fn advice(&self, model: &Model, built: &Built) -> Option<String> {
-        // The cost model does not cover pipelines, whose stages overlap.
-        let [stage] = &built.stages[..] else { return None };
-        if stage.partitioned.notes.is_empty() {
-            return None;
-        }
-        let mut on = |mesh: &Mesh| {
-            let built = self.build_on(model, &self.plan_on(model, mesh)?, Part::Step, mesh)?;
-            Ok(built.stages.into_iter().next().expect("a step has a stage").partitioned)
-        };
-        better_mesh(&stage.partitioned, &mut on).map(|better| better.to_string())
     }
 
     /// Which collectives around matmuls are permutes under them, on this cluster.

@@ -4,7 +4,7 @@
 use super::widened;
 use crate::GraphBuilder;
 use crate::composite::AttributesExt;
-use crate::composite::{Attributes, Template};
+use crate::composite::{Attributes, Gradient, Template};
 use crate::graph::ValueId;
 use crate::ops::UnaryKind;
 use partita_base::Result;
@@ -15,7 +15,7 @@ pub static GELU: Template = Template {
     arguments: &["x"],
     optional: 0,
     build: build_gelu,
-    gradient: Some(gelu_gradient),
+    gradient: Some(Gradient::Composite(gelu_gradient)),
     rule: None,
     offsets_operand: None,
 };

@@ -34,7 +34,7 @@ pub use dot_general_add::{DOT_GENERAL_ADD, dot_general_dims};
 pub use dropout::DROPOUT;
 pub use embedding::EMBEDDING;
 pub use gelu::GELU;
-pub use grouped_matmul::GROUPED_MATMUL;
+pub use grouped_matmul::{GROUPED_MATMUL, GROUPED_OUTER, TRANSPOSED};
 pub use layer_norm::LAYER_NORM;
 pub use log_softmax::LOG_SOFTMAX;
 pub use mse::MSE;
@@ -62,6 +62,7 @@ pub static ALL: &[&Template] = &[
     &RMS_NORM,
     &GELU,
     &GROUPED_MATMUL,
+    &GROUPED_OUTER,
     &SILU,
     &ATTENTION,
     &ATTENTION_PART,

@@ -9,7 +9,7 @@
 use super::{sizes, widened};
 use crate::GraphBuilder;
 use crate::TensorType;
-use crate::composite::{Attribute, Attributes, Template};
+use crate::composite::{Attribute, Attributes, Gradient, Template};
 use crate::graph::ValueId;
 use crate::ops::{BinaryKind, BitcastConvert, Clamp, Pad, Slice, UnaryKind};
 use crate::rule::{FactorKind, Rule};
@@ -29,7 +29,7 @@ pub static QUANTISE: Template = Template {
     arguments: &["x", "scale"],
     optional: 1,
     build: build_quantise,
-    gradient: Some(straight_through),
+    gradient: Some(Gradient::Composite(straight_through)),
     rule: Some(rule),
     offsets_operand: None,
 };

@@ -1,6 +1,6 @@
 //! The op that applies a composite.
 
-use crate::composite::{Attribute, Attributes, CompositeDefinition, Origin, Template};
+use crate::composite::{Attribute, Attributes, CompositeDefinition, Gradient, NodeGradients, Origin, Template};
 use crate::graph::{Graph, Node, ValueId};
 use crate::interpret;
 use crate::literal::Literal;
@@ -30,6 +30,18 @@ impl Composite {
         match self.attributes.get(GROUPS) {
             Some(&Attribute::Int(groups)) if groups > 0 => 1.0 / groups as f64,
             _ => 1.0,
+        }
+    }
+
+    /// Whether its gradient is one composite, `<name>.vjp`, rather than nodes for each operand.
+    pub(crate) fn has_one_gradient(&self) -> bool {
+        self.node_gradients().is_none()
+    }
+
+    fn node_gradients(&self) -> Option<NodeGradients> {
+        match &self.definition.origin {
+            Origin::Template(Template { gradient: Some(Gradient::Nodes(gradient)), .. }) => Some(*gradient),
+            _ => None,
         }
     }
 
@@ -91,6 +103,9 @@ impl Operation for Composite {
     }
 
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
+        if let Some(gradient) = self.node_gradients() {
+            return gradient(&self.attributes, context);
+        }
         let present = |flags: Vec<bool>| {
             flags.iter().enumerate().filter(|(_, f)| **f).map(|(i, _)| i).collect::<Vec<usize>>()
         };

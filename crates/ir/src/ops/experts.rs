@@ -11,7 +11,7 @@
 
 use super::checks::{operand_count, same_type};
 use super::reduce::refused;
-use super::{Composite, DotGeneral, ParseOp};
+use super::{Composite, DotGeneral, GROUPS, ParseOp};
 use crate::autodiff;
 use crate::builder::GraphBuilder;
 use crate::composite::{Attribute, Attributes, Template};
@@ -31,11 +31,17 @@ use partita_mesh::Combiner;
 /// token the sum over its k choices of `weights` times the result of the chosen expert, where `own` is 1 and 0 elsewhere. An
 /// expert is `down(silu(gate(x)) * up(x))`, or `down(gelu(up(x)))` without `gate`, with the tanh form of GELU.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Experts;
+pub struct Experts {
+    /// The number of experts among which tokens choose. A rank may have some of them.
+    pub experts: usize,
+}
 
 /// `(operands of [`Experts`].., dy[b, s, d]) -> (dx, dweights, dgate?, dup, ddown)`.
 #[derive(Clone, PartialEq, Debug)]
-pub struct ExpertsGradient;
+pub struct ExpertsGradient {
+    /// As in [`Experts`].
+    pub experts: usize,
+}
 
 const NAME: &str = "partita.experts";
 const GRADIENT: &str = "partita.experts_gradient";
@@ -96,13 +102,13 @@ fn rule(operands: &[&TensorType], is_gradient: bool) -> Rule {
     rule
 }
 
-/// The operations of `times` as many products as the forward pass has.
-fn cost(times: usize, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+/// The operations of `times` as many products as the forward pass has, if all of so many experts are chosen equally often.
+fn cost(times: usize, experts: usize, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
     let (choices, up) = (operands[1].element_count(), operands[operands.len().min(GATED) - 2]);
     let matrices = operands.len().min(GATED) - 3;
-    let matrix: usize = up.shape[1..].iter().product();
+    let numbers = up.element_count() as f64 / experts.max(1) as f64;
     let bytes: usize = operands.iter().chain(results).map(|ty| ty.bytes()).sum();
-    Cost { flops: (2 * times * matrices * choices) as f64 * matrix as f64, bytes: bytes as f64 }
+    Cost { flops: (2 * times * matrices * choices) as f64 * numbers, bytes: bytes as f64 }
 }
 
 impl Operation for Experts {
@@ -121,26 +127,27 @@ impl Operation for Experts {
     }
 
     fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
-        cost(1, operands, results)
+        cost(1, self.experts, operands, results)
     }
 
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
         let Some(dy) = context.cotangents[0] else { return Ok(vec![None; context.operands.len()]) };
         let operands = [context.operands, &[dy]].concat();
+        let op = ExpertsGradient { experts: self.experts };
         let mut gradients: Vec<Option<ValueId>> =
-            context.builder.push(ExpertsGradient, &operands)?.into_iter().map(Some).collect();
+            context.builder.push(op, &operands)?.into_iter().map(Some).collect();
         // Choices have no gradient.
         gradients.insert(2, None);
         Ok(gradients.into_iter().zip(context.wanted).map(|(g, wanted)| g.filter(|_| *wanted)).collect())
     }
 
     fn evaluate(&self, operands: &[&Literal], _: &[TensorType]) -> Result<Vec<Literal>> {
-        evaluate(operands, emit)
+        evaluate(operands, |b, operands| emit(b, operands, self.experts))
     }
 
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         let operands = context.operands().to_vec();
-        emit(context.builder(), &operands)
+        emit(context.builder(), &operands, self.experts)
     }
 
     fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
@@ -167,7 +174,7 @@ impl Operation for ExpertsGradient {
 
     /// Each product again, and two for its gradients.
     fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
-        cost(3, &operands[..operands.len() - 1], results)
+        cost(3, self.experts, &operands[..operands.len() - 1], results)
     }
 
     /// E120.
@@ -176,12 +183,12 @@ impl Operation for ExpertsGradient {
     }
 
     fn evaluate(&self, operands: &[&Literal], _: &[TensorType]) -> Result<Vec<Literal>> {
-        evaluate(operands, emit_gradient)
+        evaluate(operands, |b, operands| emit_gradient(b, operands, self.experts))
     }
 
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         let operands = context.operands().to_vec();
-        emit_gradient(context.builder(), &operands)
+        emit_gradient(context.builder(), &operands, self.experts)
     }
 
     fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
@@ -189,13 +196,14 @@ impl Operation for ExpertsGradient {
     }
 }
 
-/// The network of the experts that these operands have.
-fn emit(b: &mut GraphBuilder, operands: &[ValueId]) -> Result<Vec<ValueId>> {
+/// The network of those of so many experts that these operands have.
+fn emit(b: &mut GraphBuilder, operands: &[ValueId], experts: usize) -> Result<Vec<ValueId>> {
     let &[x, weights, own, ref matrices @ ..] = operands else { unreachable!("the operands are checked") };
     let [batch, sequence, choices, _] = b.shape(own)[..] else { unreachable!("the operands are checked") };
     let rows = [batch, sequence, choices, b.shape(x)[2]];
     let rows = b.broadcast_in_dim(x, &rows, &[0, 1, 3])?;
-    let product = |b: &mut GraphBuilder, x, matrix| b.composite(&GROUPED_MATMUL, &[], &[x, matrix, own]);
+    let groups = [(GROUPS, Attribute::Int(experts as i64))];
+    let product = |b: &mut GraphBuilder, x, matrix| b.composite(&GROUPED_MATMUL, &groups, &[x, matrix, own]);
     let (down, wide) = matrices.split_last().expect("there is a matrix");
     let first = product(b, rows, wide[0])?;
     let hidden = match wide.get(1) {
@@ -226,12 +234,12 @@ fn opened(b: &mut GraphBuilder, template: &'static Template, a: Attributes, x: V
     Ok(b.inline(&composite.definition.decomposition, &[x], false)?[0])
 }
 
-fn emit_gradient(b: &mut GraphBuilder, operands: &[ValueId]) -> Result<Vec<ValueId>> {
+fn emit_gradient(b: &mut GraphBuilder, operands: &[ValueId], experts: usize) -> Result<Vec<ValueId>> {
     let own = &operands[..operands.len() - 1];
     let mut network = GraphBuilder::new("experts");
     let inputs: Vec<ValueId> =
         own.iter().map(|&operand| network.input("", b.ty(operand).clone(), Role::Activation)).collect();
-    let results = emit(&mut network, &inputs)?;
+    let results = emit(&mut network, &inputs, experts)?;
     let wanted: Vec<usize> = (0..own.len()).filter(|&at| at != 2).collect();
     let gradient = autodiff::vjp(&network.finish(results), &[0], &wanted)?;
     b.inline(&gradient, operands, false)
@@ -255,36 +263,42 @@ fn evaluate(
 /// The ops by name.
 pub(crate) const PARSERS: &[(&str, ParseOp)] = &[(NAME, parse), (GRADIENT, parse_gradient)];
 
+fn attributes(experts: usize) -> [(&'static str, String); 1] {
+    [("experts", format!("{experts} : i64"))]
+}
+
 impl TextForm for Experts {
-    /// The generic form.
+    /// The generic form, with the number of experts as attribute.
     fn print(&self, printer: &mut OpPrinter) {
-        printer.generic(NAME, &[], &[]);
+        printer.generic(NAME, &attributes(self.experts), &[]);
     }
 }
 
 impl TextForm for ExpertsGradient {
-    /// The generic form.
+    /// The generic form, with the number of experts as attribute.
     fn print(&self, printer: &mut OpPrinter) {
-        printer.generic(GRADIENT, &[], &[]);
+        printer.generic(GRADIENT, &attributes(self.experts), &[]);
     }
 }
 
-fn generic(op: &mut OpParser, least: usize) -> Result<()> {
+/// The number of experts of the generic form, which has so many operands or one more.
+fn generic(op: &mut OpParser, least: usize) -> Result<usize> {
     if !op.generic()? {
         return Err(op.error("E140", format!("`{}` must be written in the generic form", op.name)));
     }
     op.at_least(least)?;
-    op.arity(op.operands.len().min(least + 1))
+    op.arity(op.operands.len().min(least + 1))?;
+    op.index_of("experts")
 }
 
 fn parse(op: &mut OpParser) -> Result<Vec<ValueId>> {
-    generic(op, PLAIN)?;
-    op.finish(Experts)
+    let experts = generic(op, PLAIN)?;
+    op.finish(Experts { experts })
 }
 
 fn parse_gradient(op: &mut OpParser) -> Result<Vec<ValueId>> {
-    generic(op, PLAIN + 1)?;
-    op.finish(ExpertsGradient)
+    let experts = generic(op, PLAIN + 1)?;
+    op.finish(ExpertsGradient { experts })
 }
 
 #[cfg(test)]
@@ -292,6 +306,8 @@ mod tests {
     use super::*;
     use crate::testing::{apply, check_gradient, check_rule, random, refusal};
     use partita_base::DType;
+
+    const OP: Experts = Experts { experts: 4 };
 
     /// Two rows of three tokens, two choices among four experts.
     fn operands(gated: bool) -> Vec<Literal> {
@@ -309,7 +325,7 @@ mod tests {
     fn each_token_meets_its_experts() {
         for gated in [false, true] {
             let operands = operands(gated);
-            let found = apply(Experts, &operands)[0].to_f64();
+            let found = apply(OP, &operands)[0].to_f64();
             let [x, weights, own] = [0, 1, 2].map(|at: usize| operands[at].to_f64());
             let matrices: Vec<Vec<f64>> = operands[3..].iter().map(Literal::to_f64).collect();
             for token in 0..6 {
@@ -343,17 +359,17 @@ mod tests {
 
     #[test]
     fn gradients_are_those_of_differences() {
-        check_gradient(Experts, operands(false), &[true, true, false, true, true]);
-        check_gradient(Experts, operands(true), &[true, true, false, true, true, true]);
+        check_gradient(OP, operands(false), &[true, true, false, true, true]);
+        check_gradient(OP, operands(true), &[true, true, false, true, true, true]);
     }
 
     #[test]
     fn tokens_experts_and_hidden_features_may_be_cut() {
         for gated in [false, true] {
             let mut operands = operands(gated);
-            check_rule(Experts, &operands);
+            check_rule(OP, &operands);
             operands.push(random(6, &[2, 3, 2]));
-            check_rule(ExpertsGradient, &operands);
+            check_rule(ExpertsGradient { experts: 4 }, &operands);
         }
     }
 
@@ -363,9 +379,9 @@ mod tests {
         for at in 0..6 {
             let mut other = types.clone();
             other[at].shape[0] += 1;
-            assert!(refusal(Experts, &other).contains("E116"), "operand {at}");
+            assert!(refusal(OP, &other).contains("E116"), "operand {at}");
             other[at] = types[at].with_dtype(DType::F32);
-            assert!(refusal(Experts, &other).contains("E116"), "operand {at}");
+            assert!(refusal(OP, &other).contains("E116"), "operand {at}");
         }
     }
 }

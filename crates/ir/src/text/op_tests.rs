@@ -241,12 +241,12 @@ pub(super) const OPS: &[(&str, &str)] = &[
     ),
     (
         "tensor<1x2x3xf32>, tensor<1x2x2xf32>, tensor<1x2x2x4xf32>, tensor<4x5x3xf32>, tensor<4x3x5xf32>",
-        "\"partita.experts\"(%arg0, %arg1, %arg2, %arg3, %arg4) : (tensor<1x2x3xf32>, tensor<1x2x2xf32>, \
+        "\"partita.experts\"(%arg0, %arg1, %arg2, %arg3, %arg4) <{experts = 4 : i64}> : (tensor<1x2x3xf32>, tensor<1x2x2xf32>, \
          tensor<1x2x2x4xf32>, tensor<4x5x3xf32>, tensor<4x3x5xf32>) -> tensor<1x2x3xf32>",
     ),
     (
         "tensor<1x2x3xf32>, tensor<1x2x2xf32>, tensor<1x2x2x4xf32>, tensor<4x5x3xf32>, tensor<4x3x5xf32>",
-        "\"partita.experts_gradient\"(%arg0, %arg1, %arg2, %arg3, %arg4, %arg0) : (tensor<1x2x3xf32>, tensor<1x2x2xf32>, \
+        "\"partita.experts_gradient\"(%arg0, %arg1, %arg2, %arg3, %arg4, %arg0) <{experts = 8 : i64}> : (tensor<1x2x3xf32>, tensor<1x2x2xf32>, \
          tensor<1x2x2x4xf32>, tensor<4x5x3xf32>, tensor<4x3x5xf32>, tensor<1x2x3xf32>) -> (tensor<1x2x3xf32>, \
          tensor<1x2x2xf32>, tensor<4x5x3xf32>, tensor<4x3x5xf32>)",
     ),

@@ -65,10 +65,18 @@ pub fn simulate(args: &SimulateArgs, session: &Session, output: &mut Output) -> 
     if let Some(path) = &args.trace {
         check_new(path, "the trace", "--trace")?;
     }
-    let price = output.during("simulating the step", || match args.trace {
-        Some(_) => session.price_of(&session.build()?),
-        None => session.price(),
+    let is_folded = args.trace.is_none() && session.is_folded();
+    let (price, notes) = output.during("simulating the step", || -> Result<(Price, Vec<String>)> {
+        if is_folded {
+            return Ok((session.price()?, Vec::new()));
+        }
+        let model = session.model()?;
+        let built = session.build_model(&model)?;
+        Ok((session.price_of(&built)?, session.notes(&model, &built)))
     })?;
+    for note in notes {
+        output.note(note);
+    }
     let (set, simulation) = match price {
         Price::Whole(whole) => *whole,
         Price::Folded(folded) => {

@@ -2,10 +2,9 @@
 
 use super::Session;
 use partita_base::{Diagnostic, Result};
-use partita_ir::{Role, ValueId};
-use partita_mesh::{Mesh, rank_list};
+use partita_mesh::Mesh;
 use partita_nn::Model;
-use partita_schedule::{Built, Entry, Plan, Primitive, ReadyOptions, Stage, choose_attention};
+use partita_schedule::{Entry, Plan, Primitive, ReadyOptions, choose_attention};
 
 /// The plan file that means a search: `--plan auto`.
 const AUTO: &str = "auto";
@@ -109,50 +108,4 @@ pub fn sets_layouts(entry: &Entry) -> bool {
         Primitive::ForkRng | Primitive::Offload { .. } => false,
         _ => true,
     }
-}
-
-/// The axes of the mesh over which nothing is sharded, so that their ranks all do the same work, with a sentence each.
-pub(super) fn unused_axes(built: &Built) -> Vec<(String, String)> {
-    let mut unused: Vec<(String, String)> = Vec::new();
-    for Stage { partitioned, .. } in &built.stages {
-        let (mesh, layouts) = (&partitioned.mesh, &partitioned.layouts);
-        let mut is_used = vec![false; mesh.axes.len()];
-        for value in (0..partitioned.graph.values.len()).map(ValueId::new) {
-            let layout = layouts.sharding(value);
-            for axis in layout.sharded_axes().into_iter().chain(layout.partial_axes()) {
-                is_used[axis.axis] = true;
-            }
-        }
-        for (axis, _) in mesh.axes.iter().zip(is_used).filter(|(axis, is_used)| axis.size > 1 && !is_used) {
-            let why = format!(
-                "nothing is sharded over axis `{}` of mesh {mesh}: its {} ranks all compute the same",
-                axis.name, axis.size
-            );
-            unused.push((axis.name.clone(), why));
-        }
-    }
-    unused.dedup();
-    unused
-}
-
-/// The ranks that get no row of the batch, in a sentence; `None` if each gets some.
-pub(super) fn without_rows(built: &Built) -> Option<String> {
-    built.stages.iter().find_map(|stage| {
-        let (graph, mesh) = (&stage.partitioned.graph, &stage.partitioned.mesh);
-        let inputs = graph.inputs.iter().zip(&stage.partitioned.inputs);
-        inputs.filter(|(input, _)| graph.value(**input).role == Role::Input).find_map(|(&input, sharding)| {
-            let value = graph.value(input);
-            let is_empty = |rank: &usize| sharding.local_shape(mesh, &value.ty.shape, *rank).contains(&0);
-            let empty: Vec<usize> =
-                (0..mesh.rank_count()).filter(is_empty).map(|rank| stage.ranks[rank]).collect();
-            let rows = value.ty.shape.first().copied().unwrap_or(0);
-            (!empty.is_empty()).then(|| {
-                format!(
-                    "ranks {} get nothing of `{}`, whose {rows} rows are too few for mesh {mesh}",
-                    rank_list(&empty),
-                    value.name
-                )
-            })
-        })
-    })
 }

@@ -7,7 +7,8 @@ use partita::predict::Blocks;
 use partita::predict::fold::job;
 use partita::predict::step::Software;
 use partita_base::DType;
-use partita_program::{CollectiveKind, counts};
+use partita_ir::AttributesExt;
+use partita_program::{Action, CollectiveKind, counts};
 use partita_schedule::verify::{Interpreter, Unwatched};
 
 /// A decoder with experts, in f64.
@@ -183,4 +184,49 @@ fn experts_that_drop_nothing_run_on_the_cpu() {
     let verified =
         session.verify(4, &session.step_runner(), &Unwatched).unwrap_or_else(|error| panic!("{error}"));
     assert!(verified.report.ok, "{:?}", verified.report.worst());
+}
+
+/// The products of a layer with experts, forward and backward, are kernels that do the work of the choices alone: of each
+/// matrix one product, one with it transposed and one outer product; as one op, the backward pass multiplies again.
+#[test]
+fn rows_meet_their_own_experts_in_the_backward_pass_too() {
+    let sizes = "experts = 4\nkv_heads = 1\nhidden = 6";
+    for (kind, mesh, products, expected) in [
+        ("mixtral", "dp=1", 3, [3, 3, 3]),
+        ("mixtral", "ep=2", 3, [6, 3, 3]),
+        ("moe-gpt", "dp=2", 2, [2, 2, 2]),
+        ("moe-gpt", "ep=2", 2, [4, 2, 2]),
+    ] {
+        let sizes = if products == 3 { sizes } else { "experts = 4\nevery = 1\ncapacity = 0.0" };
+        let session = session(kind, mesh, sizes);
+        let set = session.lower(&session.build().unwrap()).unwrap();
+        let mut found = [0; 3];
+        for instruction in &set.programs[0].instructions {
+            let Action::Compute(compute) = &instruction.action else { continue };
+            for node in &set.programs[0].region(compute.region).graph.nodes {
+                let Some(composite) = node.op.composite() else { continue };
+                match composite.definition.name.as_str() {
+                    "partita.grouped_matmul" => {
+                        found[usize::from(composite.attributes.flag("transposed"))] += 1;
+                    }
+                    "partita.grouped_outer" => found[2] += 1,
+                    _ => {}
+                }
+            }
+        }
+        assert_eq!(found, expected.map(|each| 2 * each), "{kind} {mesh}: two layers");
+    }
+}
+
+#[test]
+fn experts_as_one_op_that_nothing_shards_are_told() {
+    let notes = |mesh: &str, more: &str| -> Vec<String> {
+        let session = session("mixtral", mesh, &format!("experts = 4\nkv_heads = 1\nhidden = 6\n{more}"));
+        let model = session.model().unwrap();
+        let notes = session.notes(&model, &session.build_model(&model).unwrap());
+        notes.into_iter().filter(|note| note.contains("dispatch")).collect()
+    };
+    assert!(notes("ep=2", "").is_empty() && notes("dp=2", "").is_empty());
+    let told = notes("dp=2", "[plan]\n\"layers.*.moe\" = \"dispatch\"");
+    assert!(told.len() == 1 && told[0].contains("and 1 more changes no exchange"), "{told:?}");
 }

@@ -233,3 +233,21 @@ fn lines_that_name_nothing_are_refused() {
     let built = session("mlp", &["optimizer.kind=sgd", "optimizer.momentum=0", STATES]).build().unwrap();
     assert!(built.notes.iter().any(|note| note.contains("the optimizer has no states")), "{:?}", built.notes);
 }
+
+/// What a single block keeps is needed again at once, so nothing of it is moved.
+#[test]
+fn activations_that_stay_are_told() {
+    let notes = |layers: &str, lines: &[&str]| -> Vec<String> {
+        let overrides = [&SMALL[..], &["mesh.shape=dp=1", layers], lines].concat();
+        let session = session("gpt", &overrides);
+        let model = session.model().unwrap();
+        let notes = session.notes(&model, &session.build_model(&model).unwrap());
+        notes.into_iter().filter(|note| note.contains("offload")).collect()
+    };
+    assert!(notes("model.layers=1", &[]).is_empty() && notes("model.layers=4", &[ACTIVATIONS]).is_empty());
+    let told = notes("model.layers=1", &[ACTIVATIONS]);
+    assert!(
+        told.len() == 1 && told[0].contains("saves nothing") && told[0].contains("nothing is moved"),
+        "{told:?}"
+    );
+}

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use partita_base::DType;
-use partita_ir::composites::attention_window;
+use partita_ir::composites::{TRANSPOSED, attention_window};
 use partita_ir::ops::{Composite, DotGeneral};
 use partita_ir::{AttributesExt, Op, TensorType};
 use partita_kernels::{self as kernels, AttentionOptions, KernelOptions, MAX_RANK, Places, View};
@@ -25,6 +25,11 @@ pub(super) fn overwrites(composite: &Composite) -> Vec<(usize, usize)> {
         Some(Kind::CrossEntropyGradient { .. } | Kind::ProductAdded) => vec![(0, 0)],
         _ => Vec::new(),
     }
+}
+
+/// Whether a composite has the kernel of [`GROUPED_OUTER`](partita_ir::composites::GROUPED_OUTER).
+pub(super) fn is_grouped_outer(composite: &Composite) -> bool {
+    matches!(kind(composite), Some(Kind::GroupedOuter))
 }
 
 /// The computation of a composite that has a kernel.
@@ -68,11 +73,10 @@ enum Kind {
         ignore_index: i64,
     },
     ProductAdded,
-    Grouped,
-    /// Result positions of the gradients of rows and of matrices.
-    GroupedGradient {
-        results: [Option<usize>; 2],
+    Grouped {
+        transposed: bool,
     },
+    GroupedOuter,
     Random {
         stream: u64,
         draw: Draw,
@@ -161,18 +165,12 @@ fn kind(composite: &Composite) -> Option<Kind> {
         ("dot_general_add", false) => {
             dot::adds_at_once(product(composite)?, operands.get(1)?, result).then_some(Kind::ProductAdded)
         }
-        ("grouped_matmul", _) => {
-            let typed = own.iter().chain(&results).all(|ty| ty.dtype == first.dtype) && rows;
-            match is_gradient {
-                _ if !typed => None,
-                false => Some(Kind::Grouped),
-                // The shares of groups have no kernel.
-                true if wanted.contains(&2) => None,
-                true => {
-                    let position = |operand: i64| wanted.iter().position(|&w| w == operand);
-                    Some(Kind::GroupedGradient { results: [position(0), position(1)] })
-                }
-            }
+        ("grouped_matmul" | "grouped_outer", false) if rows => {
+            let is_typed = own.iter().chain(&results).all(|ty| ty.dtype == first.dtype);
+            let transposed = attributes.flag(TRANSPOSED);
+            let kind =
+                if base == "grouped_outer" { Kind::GroupedOuter } else { Kind::Grouped { transposed } };
+            is_typed.then_some(kind)
         }
         ("random_bits" | "uniform" | "normal", false) if result.rank() > 0 && first.dtype.is_integer() => {
             let draw = match base {
@@ -420,31 +418,25 @@ pub(super) fn compile(composite: &Composite, share: Share, kernel_options: Kerne
             let (op, out) = (product(composite)?, outputs[0].clone());
             dot::compile(op, kernel_options, &operands[1..], operands.first(), out)?
         }
-        Kind::Grouped => {
-            let [rows, k, n] = grouped_sizes(&operands);
+        Kind::Grouped { transposed } => {
+            let (rows, k) = rows_and_width(operands[0].shape());
+            let (_, n) = rows_and_width(&outputs[0].shape);
             let bytes = kernels::grouped_matmul_workspace_bytes(dtype, rows, k, n);
             Kernel::new(bytes, move |memory, workspace| {
                 let [x, weight, own] = [0, 1, 2].map(|i| operands[i].view(memory));
+                let weight = if transposed { weight.permute(&[0, 2, 1]) } else { weight };
                 let (out, scratch) = (&mut memory.view_mut(&outputs[0]), memory.bytes_mut(workspace));
                 kernels::grouped_matmul(kernel_options, &x, &weight, &own, out, scratch);
                 Ok(())
             })
         }
-        Kind::GroupedGradient { results: [of_rows, of_matrices] } => {
-            let [rows, k, n] = grouped_sizes(&operands);
-            let bytes = kernels::grouped_matmul_workspace_bytes(dtype, rows, n, k)
-                .max(kernels::grouped_matmul_weight_workspace_bytes(dtype, rows, k, n));
+        Kind::GroupedOuter => {
+            let [(rows, k), (_, n)] = [0, 1].map(|i| rows_and_width(operands[i].shape()));
+            let bytes = kernels::grouped_outer_workspace_bytes(dtype, rows, k, n);
             Kernel::new(bytes, move |memory, workspace| {
-                let [x, weight, own, dy] = [0, 1, 2, 3].map(|i| operands[i].view(memory));
-                let scratch = memory.bytes_mut(workspace);
-                if let Some(result) = of_rows {
-                    let (weight, out) = (weight.permute(&[0, 2, 1]), &mut memory.view_mut(&outputs[result]));
-                    kernels::grouped_matmul(kernel_options, &dy, &weight, &own, out, scratch);
-                }
-                if let Some(result) = of_matrices {
-                    let out = &mut memory.view_mut(&outputs[result]);
-                    kernels::grouped_matmul_weight_gradient(kernel_options, &x, &own, &dy, out, scratch);
-                }
+                let [x, y, own] = [0, 1, 2].map(|i| operands[i].view(memory));
+                let (out, scratch) = (&mut memory.view_mut(&outputs[0]), memory.bytes_mut(workspace));
+                kernels::grouped_outer(kernel_options, &x, &y, &own, out, scratch);
                 Ok(())
             })
         }
@@ -508,10 +500,10 @@ pub(super) fn norm_gradient(
     }))
 }
 
-/// Rows, and the features before and behind the matrices of a grouped matmul.
-fn grouped_sizes(operands: &[Value]) -> [usize; 3] {
-    let (x, weight) = (operands[0].shape(), operands[1].shape());
-    [x[..x.len() - 1].iter().product(), weight[2], weight[1]]
+/// The number of rows of a tensor, and their extent.
+fn rows_and_width(shape: &[usize]) -> (usize, usize) {
+    let (&width, lead) = shape.split_last().expect("a tensor of rows");
+    (lead.iter().product(), width)
 }
 
 fn attention_sizes(operands: &[Value]) -> (usize, usize, usize) {

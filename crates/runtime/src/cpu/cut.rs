@@ -188,6 +188,13 @@ pub(super) fn choose(graph: &Graph, node: &Node, parts: usize) -> Option<Cut> {
         Op::ReduceWindow(_) | Op::SelectAndScatter(_) | Op::Sort(_) | Op::TopK(_) => {
             outermost(cuts, &results)
         }
+        // Groups may have any number of rows; a range of features of every group is always the same work. Each part packs
+        // the other operand's rows again, so those are to be the shorter ones.
+        Op::Composite(composite) if super::composites::is_grouped_outer(composite) => {
+            let of_features = cuts.filter(|cut| cut.operands[2].is_none());
+            best(of_features, |cut| ((100.0 * cut.balance(parts)).round(), cut.size))
+                .map(|cut| Cut { repeats: true, ..cut })
+        }
         Op::Composite(_) | Op::Concatenate(_) | Op::Pad(_) => outermost(cuts, &results),
         Op::BroadcastInDim(_) | Op::Reshape(_) | Op::Transpose(_) => outermost(cuts, &results),
         _ => None,

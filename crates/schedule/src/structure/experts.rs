@@ -82,7 +82,8 @@ pub(super) fn together(graph: &Graph, modules: &[&str], entry: &Entry) -> Result
         let operands: Vec<ValueId> =
             network.operands.iter().map(|value| map[value.index()].expect("it comes before")).collect();
         builder.enter(network.last);
-        builder.push(Experts, &operands).map(Some)
+        let experts = graph.ty(network.operands[2]).shape[3];
+        builder.push(Experts { experts }, &operands).map(Some)
     })?;
     if found > 0 {
         return Ok(graph_edit::prune(joined));

@@ -264,9 +264,15 @@ fn rows_of_experts() {
             let chosen = random.integers(DType::I64, &rows, 0, groups as i64).to_i64();
             let share = |at: usize| f64::from(chosen[at / groups] == (at % groups) as i64);
             let own = Literal::from_f64(&lead(groups), (0..rows[0] * rows[1] * groups).map(share));
-            let inputs = [x, weight, own];
-            for wanted in [&[0, 1][..], &[0], &[1]] {
-                check_composite(&templates::GROUPED_MATMUL, &[], &inputs, wanted, &mut random);
+            let y = random.literal(&lead(5));
+            let products: [(&'static Template, bool, Vec<Literal>); 3] = [
+                (&templates::GROUPED_MATMUL, false, vec![x.clone(), weight.clone(), own.clone()]),
+                (&templates::GROUPED_MATMUL, true, vec![y.clone(), weight, own.clone()]),
+                (&templates::GROUPED_OUTER, false, vec![x, y, own]),
+            ];
+            for (template, transposed, inputs) in products {
+                let attributes = [(templates::TRANSPOSED, Attribute::Bool(transposed))];
+                check_composite(template, &attributes, &inputs, &[], &mut random);
             }
         }
     }

@@ -61,6 +61,15 @@ fn what_takes_time_is_cut_for_threads() {
         [norm(&[192, 4]), norm(&[1, 3, 64, 2]), norm(&[4, 32, 2]), norm(&[64, 2]), norm(&[5])],
         [3, 3, 2, 1, 1]
     );
+    // Rows of experts are cut by rows; sums over rows by the longer side of matrices, whatever rows a group has.
+    let grouped = |template, shapes: [&[usize]; 3]| {
+        let types = shapes.map(f32s);
+        of(composite(template, &[], &types, &[]).0.into(), &types)
+    };
+    let own: &[usize] = &[6, 2];
+    assert_eq!(grouped(&templates::GROUPED_MATMUL, [&[6, 4], &[2, 5, 4], own]), 3);
+    assert_eq!(grouped(&templates::GROUPED_OUTER, [&[6, 4], &[6, 5], own]), 3);
+    assert_eq!(grouped(&templates::GROUPED_OUTER, [&[6, 2], &[6, 1], own]), 2);
     // The sums of a bias gradient: each part has its columns, more than one. A sum over everything has one
     // part.
     let sum = |columns: usize, dims: &[usize]| {

@@ -520,7 +520,12 @@ fn composites(t: &mut Table) {
     let operands = vec![t.x(&[n, 6]), t.x(&[n, 4]), t.x(&[4, 6])];
     t.composite(&DOT_GENERAL_ADD, &dims, operands, 3);
     let operands = vec![t.x(&[2, n, 3]), t.x(&[n, 4, 3]), t.x(&[2, n, n])];
-    t.composite(&GROUPED_MATMUL, &[], operands, 2);
+    t.composite(&GROUPED_MATMUL, &[], operands, 0);
+    let (cotangents, transposed) =
+        (vec![t.x(&[2, n, 4]), t.x(&[n, 4, 3]), t.x(&[2, n, n])], Attribute::Bool(true));
+    t.composite(&GROUPED_MATMUL, &[(TRANSPOSED, transposed)], cotangents, 0);
+    let operands = vec![t.x(&[2, n, 3]), t.x(&[2, n, 4]), t.x(&[2, n, n])];
+    t.composite(&GROUPED_OUTER, &[], operands, 2);
     let x = t.x(&[n, 3]);
     for tanh in [true, false] {
         t.composite(&GELU, &[("tanh", Attribute::Bool(tanh))], vec![x.clone()], 1);
@@ -573,9 +578,9 @@ fn composites(t: &mut Table) {
         operands.push(own);
         operands.extend((0..1 + usize::from(gated)).map(|_| t.x(&[4, 5, 2])).collect::<Vec<_>>());
         operands.push(t.x(&[4, 2, 5]));
-        t.add("experts", Experts, operands.clone());
+        t.add("experts", Experts { experts: 4 }, operands.clone());
         operands.push(t.x(&[n, 3, 2]));
-        t.add("experts gradient", ExpertsGradient, operands);
+        t.add("experts gradient", ExpertsGradient { experts: 4 }, operands);
     }
     for template in [&RANDOM_BITS, &UNIFORM, &NORMAL] {
         let dims = Attribute::Ints(vec![n as i64, 4]);

@@ -1,0 +1,180 @@
+//! What a session tells its user of a built step.
+
+use super::plan::Given;
+use super::{Part, Session};
+use crate::execution;
+use partita_base::format_bytes;
+use partita_ir::{Op, Role, ValueId};
+use partita_mesh::{Mesh, rank_list};
+use partita_nn::Model;
+use partita_pipeline::Order;
+use partita_program::{Program, Stages, lower_stages};
+use partita_schedule::{Built, Stage};
+use partita_spmd::better_mesh;
+use std::collections::BTreeSet;
+
+impl Session {
+    /// Facts about a built step for the user: choices of the config without effect, and a better mesh or more
+    /// microbatches if ranks are idle.
+    pub fn notes(&self, model: &Model, built: &Built) -> Vec<String> {
+        let told = built.notes.iter().cloned();
+        // A plan tells of axes that it does not name; what is left are axes that it names in vain.
+        let is_told = |axis: &str| built.notes.iter().any(|note| note.contains(&format!("`{axis}`: its ")));
+        let in_vain = unused_axes(built).into_iter().filter(|(axis, _)| !is_told(axis)).map(|(_, why)| why);
+        let told = told.chain(in_vain).chain(without_rows(built)).chain(idle_dispatch(built));
+        let told = told.chain(self.vain_offload(built)).chain(self.unused(built));
+        told.chain(self.bubble(built)).chain(self.advice(model, built)).collect()
+    }
+
+    /// Choices of the config that change nothing here.
+    fn unused(&self, built: &Built) -> Vec<String> {
+        let config = &self.config;
+        let mut notes = Vec::new();
+        if config.train.timetable != Order::default() && built.timetable.is_none() {
+            notes.push(format!("the timetable changes nothing: mesh {} has one pipeline stage", self.mesh));
+        }
+        let has_tp = self.mesh.axis_named("tp").is_some_and(|axis| axis.size > 1);
+        let missing = match (!matches!(self.given_plan(), Ok(Given::Lines(_))), has_tp) {
+            (true, _) => "it selects lines of the built-in plan, and another plan is given".to_string(),
+            (false, false) => format!("mesh {} has no axis `tp` of several ranks", self.mesh),
+            (false, true) => return notes,
+        };
+        if config.plan.vocab_parallel {
+            notes.push(format!("`--vocab-parallel` changes nothing: {missing}"));
+        }
+        notes
+    }
+
+    /// That one microbatch leaves the stages of a pipeline waiting for each other.
+    fn bubble(&self, built: &Built) -> Option<String> {
+        let timetable = built.timetable.as_ref().filter(|timetable| timetable.trains())?;
+        let times = timetable.times(|task| task.kind.slots()).ok()?;
+        let slices = timetable.slices.len();
+        let (all, idle) =
+            (times.makespan() * slices, (0..slices).map(|slice| times.bubble_of(slice)).sum::<usize>());
+        (timetable.microbatches == 1).then(|| {
+            format!(
+                "with 1 microbatch, the stages of the pipeline are idle {:.0}% of the time: `--microbatches {}` or more \
+                 keeps them busier",
+                100.0 * idle as f64 / all.max(1) as f64,
+                4 * slices
+            )
+        })
+    }
+
+    /// A better mesh, if ranks are idle and the cost model knows one.
+    pub(super) fn advice(&self, model: &Model, built: &Built) -> Option<String> {
+        // The cost model does not cover pipelines, whose stages overlap.
+        let [stage] = &built.stages[..] else { return None };
+        if stage.partitioned.notes.is_empty() {
+            return None;
+        }
+        let mut on = |mesh: &Mesh| {
+            let built = self.build_on(model, &self.plan_on(model, mesh)?, Part::Step, mesh)?;
+            Ok(built.stages.into_iter().next().expect("a step has a stage").partitioned)
+        };
+        better_mesh(&stage.partitioned, &mut on).map(|better| better.to_string())
+    }
+
+    /// That activations in host memory make no rank's arena smaller.
+    fn vain_offload(&self, built: &Built) -> Option<String> {
+        if built.offload.activations.is_empty() {
+            return None;
+        }
+        let peak = |stages: Stages<'_>| -> Option<(usize, usize)> {
+            let set = lower_stages(&stages, &self.lower_options(), &self.cpu).ok()?;
+            let most = |of: fn(&Program) -> usize| set.programs.iter().map(of).max().unwrap_or(0);
+            Some((most(|program| program.arena_bytes), most(|program| program.host_bytes)))
+        };
+        let (with, host) = peak(execution::stages(built))?;
+        let mut stages = execution::stages(built);
+        stages.offload.activations.clear();
+        let (without, states) = peak(stages)?;
+        let moved = match host.saturating_sub(states) {
+            0 => "nothing is moved, because the backward pass needs again at once what these modules keep"
+                .to_string(),
+            bytes => format!(
+                "up to {} of a rank are moved, but not while most are in use",
+                format_bytes(bytes as u64)
+            ),
+        };
+        (with >= without).then(|| {
+            format!(
+                "`offload(activations)` saves nothing: a rank needs {} with it and {} without; {moved}",
+                format_bytes(with as u64),
+                format_bytes(without as u64)
+            )
+        })
+    }
+}
+
+/// The axes of the mesh over which nothing is sharded, so that their ranks all do the same work, with a sentence each.
+pub(super) fn unused_axes(built: &Built) -> Vec<(String, String)> {
+    let mut unused: Vec<(String, String)> = Vec::new();
+    for Stage { partitioned, .. } in &built.stages {
+        let (mesh, layouts) = (&partitioned.mesh, &partitioned.layouts);
+        let mut is_used = vec![false; mesh.axes.len()];
+        for value in (0..partitioned.graph.values.len()).map(ValueId::new) {
+            let layout = layouts.sharding(value);
+            for axis in layout.sharded_axes().into_iter().chain(layout.partial_axes()) {
+                is_used[axis.axis] = true;
+            }
+        }
+        for (axis, _) in mesh.axes.iter().zip(is_used).filter(|(axis, is_used)| axis.size > 1 && !is_used) {
+            let why = format!(
+                "nothing is sharded over axis `{}` of mesh {mesh}: its {} ranks all compute the same",
+                axis.name, axis.size
+            );
+            unused.push((axis.name.clone(), why));
+        }
+    }
+    unused.dedup();
+    unused
+}
+
+/// The ranks that get no row of the batch, in a sentence; `None` if each gets some.
+pub(super) fn without_rows(built: &Built) -> Option<String> {
+    built.stages.iter().find_map(|stage| {
+        let (graph, mesh) = (&stage.partitioned.graph, &stage.partitioned.mesh);
+        let inputs = graph.inputs.iter().zip(&stage.partitioned.inputs);
+        inputs.filter(|(input, _)| graph.value(**input).role == Role::Input).find_map(|(&input, sharding)| {
+            let value = graph.value(input);
+            let is_empty = |rank: &usize| sharding.local_shape(mesh, &value.ty.shape, *rank).contains(&0);
+            let empty: Vec<usize> =
+                (0..mesh.rank_count()).filter(is_empty).map(|rank| stage.ranks[rank]).collect();
+            let rows = value.ty.shape.first().copied().unwrap_or(0);
+            (!empty.is_empty()).then(|| {
+                format!(
+                    "ranks {} get nothing of `{}`, whose {rows} rows are too few for mesh {mesh}",
+                    rank_list(&empty),
+                    value.name
+                )
+            })
+        })
+    })
+}
+
+/// That experts are one op, but all of them are on each rank, in a sentence with their modules.
+fn idle_dispatch(built: &Built) -> Option<String> {
+    let mut modules: BTreeSet<&str> = BTreeSet::new();
+    for Stage { partitioned, .. } in &built.stages {
+        let (graph, layouts) = (&partitioned.graph, &partitioned.layouts);
+        for node in graph.nodes.iter().filter(|node| matches!(node.op, Op::Experts(_))) {
+            let choices = layouts.sharding(node.operands[2]);
+            let matrices = layouts.sharding(node.operands[3]);
+            if choices.dims[3].axes.is_empty() && matrices.dims[0].axes.is_empty() {
+                modules.insert(&node.path);
+            }
+        }
+    }
+    let first = modules.first()?;
+    let others = match modules.len() - 1 {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(format!(
+        "`dispatch` of `{first}`{others} changes no exchange: nothing shards the experts over mesh {}, so their products are \
+         only computed again in the backward pass",
+        built.mesh
+    ))
+}
