@@ -10,7 +10,7 @@ import partita
 
 GPT = {"model.dim": 32, "model.layers": 2, "model.heads": 4, "model.sequence": 16, "train.batch": 8}
 MODEL = {key: value for key, value in GPT.items() if key.startswith("model.")}
-TIMES = ("tracing_s", "enumerating_s", "solving_s", "checking_s")
+TIMES = ("wall_s", "tracing_s", "enumerating_s", "solving_s", "checking_s")
 
 
 def printed(*arguments, settings=GPT):

@@ -67,7 +67,7 @@ impl Session {
     pub fn is_folded(&self) -> bool {
         let Some([layers, _, features]) = self.config().model.stream() else { return false };
         let experts = self.config().model.experts().map_or(1, |experts| experts.count.max(1));
-        layers * self.config().train.microbatches > MOST_LAYERS
+        layers * self.config().model.period() * self.config().train.microbatches > MOST_LAYERS
             || layers.saturating_mul(experts).saturating_mul(features).saturating_mul(features)
                 > MOST_ELEMENTS
             || self.mesh().rank_count() > MOST_RANKS

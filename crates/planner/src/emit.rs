@@ -33,14 +33,43 @@ struct Request {
 }
 
 /// The plan of these layouts over the axes `axes` of a mesh. Modules with equal numbers of equal lines, such as all layers,
-/// share a line with `*`.
+/// share a line with `*`. What the graph's annotations say gets no line.
 pub fn plan_of(graph: &Graph, mesh: &Mesh, axes: &[String], found: &Found, pins: Pins) -> Plan {
+    let (requests, universe) = requests_of(graph, mesh, axes, found, pins);
+    joined(requests, &universe)
+}
+
+/// As [`plan_of`], for a model with more layers than the graph: all layers get the lines that most of the graph's have, of
+/// equally many those of the last one.
+pub fn plan_of_layers(graph: &Graph, mesh: &Mesh, axes: &[String], found: &Found, pins: Pins) -> Plan {
+    let (requests, universe) = requests_of(graph, mesh, axes, found, pins);
+    alike(&requests, &universe)
+}
+
+/// The requests of these layouts, and all tensors that requests could be made for, by module and name.
+fn requests_of(
+    graph: &Graph,
+    mesh: &Mesh,
+    axes: &[String],
+    found: &Found,
+    pins: Pins,
+) -> (Vec<Request>, BTreeSet<(String, String)>) {
     let mut requests: Vec<Request> = Vec::new();
     let mut universe: BTreeSet<(String, String)> = BTreeSet::new();
-    for parameter in graph.params() {
+    let params = graph.params();
+    for &parameter in &params {
         let (module, tensor) = owner(&graph.value(parameter).name);
-        universe.insert((module.to_string(), tensor.to_string()));
-        requests.extend(cuts(mesh, axes, module, tensor, &found.layouts[parameter.index()]));
+        if !universe.insert((module.to_string(), tensor.to_string())) {
+            continue;
+        }
+        // The parts of a parameter have lines where they agree.
+        let parts = params.iter().filter(|part| owner(&graph.value(**part).name) == (module, tensor));
+        let mut parts = parts.map(|&part| {
+            cuts(mesh, &left(graph, part, mesh, axes), module, tensor, &found.layouts[part.index()])
+        });
+        let mut lines = parts.next().unwrap_or_default();
+        parts.for_each(|other| lines.retain(|line| other.contains(line)));
+        requests.extend(lines);
     }
     if matches!(pins, Pins::Inputs | Pins::Replicated) {
         requests.extend(fed(graph, mesh, axes, found));
@@ -56,6 +85,7 @@ pub fn plan_of(graph: &Graph, mesh: &Mesh, axes: &[String], found: &Found, pins:
         for (module, output) in outputs(graph, &modules) {
             universe.insert((module.clone(), OUTPUT.to_string()));
             let layout = &found.layouts[output.index()];
+            let axes = &left(graph, output, mesh, axes);
             let own = cuts(mesh, axes, &module, OUTPUT, layout);
             let is_reduced = own.is_empty() && is_reduced_in(graph, found, &module, axes, mesh);
             if is_reduced {
@@ -74,15 +104,29 @@ pub fn plan_of(graph: &Graph, mesh: &Mesh, axes: &[String], found: &Found, pins:
             requests.extend(own);
         }
     }
-    joined(requests, &universe)
+    (requests, universe)
+}
+
+/// The axes of these that no annotation of a value uses.
+fn left(graph: &Graph, value: ValueId, mesh: &Mesh, axes: &[String]) -> Vec<String> {
+    let annotation = graph.value(value).annotation.as_ref();
+    let is_left = |axis: &&String| {
+        let at = mesh.axes.iter().position(|own| own.name == **axis);
+        !annotation.zip(at).is_some_and(|(annotation, at)| {
+            let axis = mesh.full_axis(at);
+            annotation.sharding.uses_axis(axis) || annotation.replicated.contains(&axis)
+        })
+    };
+    axes.iter().filter(is_left).cloned().collect()
 }
 
 /// What the tensor of a module's results is called in a plan.
 const OUTPUT: &str = "output";
 
-/// The module and the own name of a parameter.
+/// The module and the own name of a parameter, without the number of a part.
 fn owner(name: &str) -> (&str, &str) {
-    name.rsplit_once('.').unwrap_or(("", name))
+    let (module, own) = name.rsplit_once('.').unwrap_or(("", name));
+    (module, own.split('#').next().unwrap_or(own))
 }
 
 /// A line for each axis that shards a dimension of a tensor.
@@ -125,7 +169,7 @@ fn fed(graph: &Graph, mesh: &Mesh, axes: &[String], found: &Found) -> Vec<Reques
         .inputs
         .iter()
         .filter(is_fed)
-        .map(|&value| cuts(mesh, axes, "", "input", &found.layouts[value.index()]));
+        .map(|&value| cuts(mesh, &left(graph, value, mesh, axes), "", "input", &found.layouts[value.index()]));
     let lines: Vec<Vec<Request>> = lines.collect();
     let Some((first, others)) = lines.split_first() else { return Vec::new() };
     first.iter().filter(|line| others.iter().all(|other| other.contains(line))).cloned().collect()
@@ -200,6 +244,38 @@ fn joined(requests: Vec<Request>, universe: &BTreeSet<(String, String)>) -> Plan
         let modules = if is_shared(&request) { pattern(&request.module) } else { request.module.clone() };
         if done.insert((modules.clone(), request.primitive.to_string())) {
             plan.push(&modules, request.primitive, ORIGIN);
+        }
+    }
+    plan
+}
+
+/// A line for all modules of a pattern, from the requests that most of them have for a tensor.
+fn alike(requests: &[Request], universe: &BTreeSet<(String, String)>) -> Plan {
+    let own = |key: &(String, String)| -> Vec<&Primitive> {
+        let own = requests.iter().filter(|request| (&request.module, &request.tensor) == (&key.0, &key.1));
+        own.map(|request| &request.primitive).collect()
+    };
+    // The numbers of layers in order: layer 10 comes after layer 9.
+    let numbers = |module: &str| -> Vec<usize> {
+        module.split('.').filter_map(|part| part.parse::<usize>().ok()).collect()
+    };
+    let mut plan = Plan::default();
+    let mut done: BTreeSet<(String, &str)> = BTreeSet::new();
+    for request in requests {
+        let modules = pattern(&request.module);
+        if !done.insert((modules.clone(), &request.tensor)) {
+            continue;
+        }
+        let is_alike = |key: &&(String, String)| key.1 == request.tensor && pattern(&key.0) == modules;
+        let mut keys: Vec<&(String, String)> = universe.iter().filter(is_alike).collect();
+        keys.sort_by_key(|key| numbers(&key.0));
+        let count = |key: &(String, String)| keys.iter().filter(|other| own(other) == own(key)).count();
+        let chosen = match keys.iter().max_by_key(|key| count(key)) {
+            Some(key) => own(key),
+            None => own(&(request.module.clone(), request.tensor.clone())),
+        };
+        for primitive in chosen {
+            plan.push(&modules, primitive.clone(), ORIGIN);
         }
     }
     plan

@@ -13,4 +13,4 @@ pub mod inter;
 pub mod intra;
 pub mod solver;
 
-pub use emit::{Pins, plan_of};
+pub use emit::{Pins, plan_of, plan_of_layers};

@@ -40,7 +40,10 @@ pub struct Found {
     pub searches: Vec<Search>,
     /// Why candidates could not be built, with their meshes and plans.
     pub refused: Vec<(String, Vec<String>)>,
-    /// Seconds of writing the steps, of listing and pricing choices, of solving, of building and pricing the plans.
+    /// Seconds from the beginning of the search to its end.
+    pub wall_s: f64,
+    /// Seconds of writing the steps, of listing and pricing choices, of solving, of building and pricing the plans, each added
+    /// up over all threads.
     pub tracing_s: f64,
     /// See `tracing_s`.
     pub enumerating_s: f64,
@@ -101,6 +104,8 @@ pub struct Row {
 pub struct Search {
     /// The mesh of a stage.
     pub mesh: String,
+    /// The repeated layers of the step that was searched, if those are not all of the model.
+    pub layers: Option<usize>,
     /// Variables of the problem.
     pub variables: usize,
     /// The cost of the layouts found, in seconds, or by Alpa's formula.
@@ -232,6 +237,7 @@ impl Found {
         };
         let search = |search: &partita::auto_plan::Searched| Search {
             mesh: search.mesh.to_string(),
+            layers: search.layers,
             variables: search.variables,
             cost_s: search.cost_s,
             bound_s: search.bound_s,
@@ -258,6 +264,7 @@ impl Found {
             reasons: found.reasons(limit),
             searches: found.searched.iter().map(search).collect(),
             refused,
+            wall_s: found.wall.as_secs_f64(),
             tracing_s: found.time.tracing.as_secs_f64(),
             enumerating_s: found.time.enumerating.as_secs_f64(),
             solving_s: found.time.solving.as_secs_f64(),
@@ -301,9 +308,10 @@ impl Found {
         for search in &self.searches {
             let gap =
                 100.0 * (search.cost_s - search.bound_s).max(0.0) / search.cost_s.max(f64::MIN_POSITIVE);
+            let layers = search.layers.map(|layers| format!(", {layers} layers")).unwrap_or_default();
             let _ = write!(
                 text,
-                "\nsearch on {}: {} choices cost {}, at most {gap:.2} % above the best",
+                "\nsearch on {}{layers}: {} choices cost {}, at most {gap:.2} % above the best",
                 search.mesh,
                 search.variables,
                 price(search.cost_s)
@@ -319,8 +327,9 @@ impl Found {
             }
         }
         if !self.searches.is_empty() {
-            text += "\na search adds up all ops and collectives, one after another; the rows above are simulated, where ops \
-                     are fused and collectives overlap with them, so the order of rows may differ from that of costs";
+            text += "\na search adds up all ops and collectives, one after another; so is the best plan built from it, as it was \
+                     built: with what fsdp shards, and with layouts that propagation adds. The rows above are simulated, where \
+                     ops are fused and collectives overlap with them, so their order may differ";
         }
         for (why, places) in &self.refused {
             let more =
@@ -329,7 +338,8 @@ impl Found {
         }
         let _ = write!(
             text,
-            "\ntime: tracing {}, enumerating {}, solving {}, checking {}\n\n{}",
+            "\ntime: {} in all; added up over the threads: tracing {}, enumerating {}, solving {}, checking {}\n\n{}",
+            seconds(self.wall_s),
             seconds(self.tracing_s),
             seconds(self.enumerating_s),
             seconds(self.solving_s),

@@ -5,7 +5,10 @@
 //! each mesh is then priced as `partita simulate` prices it, its timetable over a clock.
 
 use super::guesses::{DOUBT, Guess, priced};
-use super::{DATA_AXES, Freedom, SearchTime, Searched, Tried, Watch, offloaded, storage, with};
+use super::layouts::within_a_step;
+use super::{
+    DATA_AXES, Freedom, SearchTime, Searched, Tried, Watch, expert_lines, is_free, offloaded, storage, with,
+};
 use crate::predict::block::{Block, BlockSpec, Traced};
 use crate::predict::step::{BlockSeconds, Job, Software, forecast_from};
 use crate::predict::unfold::is_inside;
@@ -17,8 +20,8 @@ use partita_mesh::Mesh;
 use partita_pipeline::Order;
 use partita_planner::intra::{Options, Table};
 use partita_planner::solver::Effort;
-use partita_planner::{Pins, plan_of};
-use partita_schedule::{Entry, Kind, Plan, Primitive, ReadyOptions, Tools, annotated_steps, batch_shards};
+use partita_planner::{Pins, plan_of_layers};
+use partita_schedule::{Entry, Plan, Primitive, ReadyOptions, Tools, annotated_steps, batch_shards};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
@@ -42,14 +45,14 @@ pub(super) struct Layer {
     plan: Plan,
     pub sequence_parallel: bool,
     /// What is recomputed.
-    recomputed: Recomputed,
+    pub(super) recomputed: Recomputed,
     /// The layer and its seconds by the rows of a microbatch.
     of_rows: BTreeMap<usize, (Arc<Block>, BlockSeconds)>,
 }
 
 /// The part of a layer that the backward pass computes again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Recomputed {
+pub(super) enum Recomputed {
     Nothing,
     Part,
     All,
@@ -114,7 +117,10 @@ fn jobs_of<'a>(
     layers: &'a BTreeMap<Within, Vec<Layer>>,
     tried: &mut Tried,
 ) -> Result<Vec<OnMesh<'a>>> {
-    let is_free = session.pins()?.entries.is_empty();
+    let pins = session.pins()?;
+    let is_storage =
+        |entry: &Entry| matches!(&entry.primitive, Primitive::Style(style) if style.is_storage());
+    let is_free = is_free(&pins) && !pins.entries.iter().any(is_storage);
     let mut jobs = Vec::new();
     for mesh in meshes {
         let gathers = mesh.axis_named("fsdp").is_some_and(|axis| axis.size > 1);
@@ -423,23 +429,16 @@ fn lines_over(
     let mesh = mesh_within(within);
     let small = config.model.with_layers(1).ok_or_else(not_folded)?;
     let forward = small.build(1, config.train.dtype, true)?.forward;
-    // No search chooses what `ep` shards.
-    let experts = match ep > 1 && pins.entries.is_empty() {
-        true => small.plan(&forward, &mesh_within((ep, 1)), &ReadyOptions::default())?,
-        false => Plan::default(),
-    };
-    let is_of_experts = |entry: &&Entry| match &entry.primitive {
-        Primitive::Style(style) => style.kind == Kind::Dispatch || style.axis.as_deref() == Some("ep"),
-        _ => false,
-    };
-    let experts = Plan { entries: experts.entries.iter().filter(is_of_experts).cloned().collect() };
+    let is_free = is_free(&pins);
+    let of_experts = session.clone().with_model(small.clone()).with_mesh(mesh_within((ep, 1)));
+    let experts = if is_free { expert_lines(&of_experts)? } else { Plan::default() };
     let mut found: Vec<(&'static str, Plan, bool)> = Vec::new();
     match found_over_tp {
         Some(Ok(plan)) => found.push(("planner", with(plan, &experts), own)),
         Some(Err(error)) => tried.refuse(&mesh, "planner", error.clone()),
         None => found.push(("ready plan", with(&pins, &experts), own)),
     }
-    if pins.entries.is_empty() && tp > 1 {
+    if is_free && tp > 1 {
         // The collectives of sequence parallelism move as many bytes, and less is kept.
         let sequence_parallel = own || freedom.microbatches;
         let options = ReadyOptions {
@@ -447,10 +446,12 @@ fn lines_over(
             vocab_parallel: config.plan.vocab_parallel || sequence_parallel,
             ..ReadyOptions::default()
         };
-        found.push(("ready plan", small.plan(&forward, &mesh, &options)?, sequence_parallel));
+        let ready = with(&small.plan(&forward, &mesh, &options)?, &pins);
+        found.push(("ready plan", ready, sequence_parallel));
     }
     let mut recomputed = Vec::new();
-    if pins.entries.is_empty() {
+    let is_checkpoint = |entry: &Entry| matches!(entry.primitive, Primitive::Checkpoint { .. });
+    if is_free && !pins.entries.iter().any(is_checkpoint) {
         let has_mlp = forward.nodes.iter().any(|node| is_inside(&node.path, "layers.0.mlp"));
         recomputed.extend(has_mlp.then_some("layers.*.mlp"));
         recomputed.push("layers.*");
@@ -493,7 +494,8 @@ fn searched(
     let session = session.clone().with_mesh(mesh.clone()).with_microbatches(1).only_priced();
     let runner = session.step_runner();
     let tools = Tools { registry: &Registry::default(), runner: &runner };
-    let steps = annotated_steps(&model, pins, mesh, &session.build_options(), &tools)?;
+    let lines = if is_free(pins) { within_a_step(pins) } else { pins.clone() };
+    let steps = annotated_steps(&model, &lines, mesh, &session.build_options(), &tools)?;
     let (slice, step) = steps.first().ok_or_else(|| Diagnostic::new("E523", "the mesh has no slices"))?;
     let tracing = start.elapsed();
     let start = Instant::now();
@@ -505,9 +507,10 @@ fn searched(
     let enumerating = start.elapsed();
     let start = Instant::now();
     let found = table.solve()?;
-    let plan = plan_of(step, slice, &["tp".to_string()], &found, Pins::Activations);
+    let plan = plan_of_layers(step, slice, &["tp".to_string()], &found, Pins::Activations);
     tried.searched.push(Searched {
         mesh: slice.clone(),
+        layers: Some(2),
         variables: table.problem.variables.len(),
         cost_s: found.solution.cost,
         bound_s: found.solution.bound,

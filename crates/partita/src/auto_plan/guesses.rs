@@ -1,6 +1,6 @@
 //! Guesses: candidates of large steps in closed form, and the exact prices of the best of them.
 
-use super::folded::Layer;
+use super::folded::{Layer, Recomputed};
 use super::{Candidate, Tried, Watch, on_all_cores};
 use crate::predict::step::{Job, layers_of_stages};
 use crate::predict::unfold::SmallSteps;
@@ -15,8 +15,12 @@ use std::collections::{BTreeMap, BTreeSet};
 const AT_ONCE: usize = 2;
 /// The fewest and the most candidates, timetables apart, whose programs are priced.
 const PRICED: [usize; 2] = [4, 12];
+/// The most of them as long as none fits.
+const IN_VAIN: usize = 40;
 /// What programs may take and need relative to their estimates, where none like them is priced.
 pub(super) const DOUBT: f64 = 0.95;
+/// See [`Pricing::expected`].
+const MOST_DOUBT: f64 = 1.1;
 
 /// A candidate before it is priced.
 #[derive(Clone)]
@@ -50,8 +54,8 @@ pub(super) fn priced(session: &Session, guesses: Vec<Guess>, watch: Watch) -> Tr
     let classes: BTreeSet<Class> = kin.iter().flatten().map(Guess::class).collect();
     let mut pricing = Pricing::new(session, classes, watch);
     let mut meshes: BTreeSet<String> = BTreeSet::new();
-    let mut count = 0;
-    while count < PRICED[1] && !kin.is_empty() {
+    let (mut count, mut in_vain) = (0, 0);
+    while count < PRICED[1] && in_vain < IN_VAIN && !kin.is_empty() {
         let best_s = pricing.best_s();
         let mut order: Vec<(bool, f64, usize)> = Vec::new();
         for (number, kin) in kin.iter().enumerate() {
@@ -67,6 +71,11 @@ pub(super) fn priced(session: &Session, guesses: Vec<Guess>, watch: Watch) -> Tr
             break;
         }
         let mut chosen: Vec<usize> = Vec::new();
+        // As long as none fits, one of them is the smallest.
+        if in_vain >= PRICED[0] && best_s.is_infinite() {
+            let least = |number: &usize| pricing.least_bytes(&kin[*number]);
+            chosen.extend((0..kin.len()).min_by(|a, b| least(a).total_cmp(&least(b))));
+        }
         for (_, _, number) in order {
             let is_other = |&other: &usize| kin[other][0].class() != kin[number][0].class();
             if chosen.len() < AT_ONCE && chosen.iter().all(is_other) {
@@ -78,9 +87,12 @@ pub(super) fn priced(session: &Session, guesses: Vec<Guess>, watch: Watch) -> Tr
         }
         chosen.sort_unstable_by(|a, b| b.cmp(a));
         let chosen: Vec<Kin> = chosen.into_iter().map(|number| kin.remove(number)).collect();
-        count += chosen.len();
         meshes.extend(chosen.iter().map(|kin| kin[0].mesh.to_string()));
         pricing.price(&chosen);
+        match pricing.best_s().is_finite() {
+            true => count += chosen.len(),
+            false => in_vain += chosen.len(),
+        }
     }
     let untold = ["ep", "cp"].iter().filter_map(|axis| {
         let has = |mesh: &Mesh| mesh.axis_named(axis).is_some_and(|axis| axis.size > 1);
@@ -105,13 +117,26 @@ struct Pricing<'a> {
     known: BTreeMap<Class, Vec<[f64; 2]>>,
     /// What is expected of each class.
     expected: BTreeMap<Class, [f64; 2]>,
+    /// What programs with the same kind of layer need relative to their estimates.
+    of_layers: BTreeMap<LayerKind, Vec<f64>>,
 }
 
 impl<'a> Pricing<'a> {
     fn new(session: &'a Session, classes: BTreeSet<Class>, watch: Watch<'a>) -> Pricing<'a> {
         let expected = classes.into_iter().map(|class| (class, [DOUBT; 2])).collect();
         let (small, tried, known) = (SmallSteps::default(), Tried::default(), BTreeMap::new());
-        Pricing { session, watch, small, tried, known, expected }
+        Pricing { session, watch, small, tried, known, expected, of_layers: BTreeMap::new() }
+    }
+
+    /// Seconds and bytes that the programs of a guess are expected to take and need. The bytes of one kind of layer say little
+    /// about those of another one: where none is known, at most [`MOST_DOUBT`] times the estimate.
+    fn expected(&self, guess: &Guess) -> [f64; 2] {
+        let [of_time, of_class] = self.expected.get(&guess.class()).copied().unwrap_or([DOUBT; 2]);
+        let of_bytes = match self.of_layers.get(&guess.kind()) {
+            Some(known) => known.iter().sum::<f64>() / known.len() as f64,
+            None => of_class.min(MOST_DOUBT),
+        };
+        [guess.step_s * of_time, guess.bytes * of_bytes]
     }
 
     fn limit(&self) -> u64 {
@@ -127,12 +152,17 @@ impl<'a> Pricing<'a> {
     /// The best of guesses: that it is too large, and its bytes then, else its seconds.
     fn promise(&self, kin: &Kin) -> Option<(bool, f64)> {
         let of = |guess: &Guess| {
-            let [of_time, of_bytes] = self.expected.get(&guess.class()).copied().unwrap_or([DOUBT; 2]);
-            let (step_s, bytes) = (guess.step_s * of_time, guess.bytes * of_bytes);
+            let [step_s, bytes] = self.expected(guess);
             let is_large = bytes > self.limit() as f64;
             (is_large, if is_large { bytes } else { step_s })
         };
         kin.iter().map(of).min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))
+    }
+
+    /// What is expected to be needed by the smallest of guesses.
+    fn least_bytes(&self, kin: &Kin) -> f64 {
+        let of = |guess: &Guess| self.expected(guess)[1];
+        kin.iter().map(of).fold(f64::INFINITY, f64::min)
     }
 
     /// Prices guesses and corrects what is expected of others.
@@ -158,6 +188,7 @@ impl<'a> Pricing<'a> {
             if let Some(price) = round.found.iter().find(is_own) {
                 let ratios = [price.step_s / guess.step_s, price.bytes as f64 / guess.bytes];
                 self.known.entry(guess.class()).or_default().push(ratios);
+                self.of_layers.entry(guess.kind()).or_default().push(ratios[1]);
             }
         }
         self.tried.join(round);
@@ -180,7 +211,17 @@ impl<'a> Pricing<'a> {
 /// What guesses have in common whose estimates err alike: a pipeline and its timetable, what data parallel ranks share.
 type Class = (bool, String, u8, [bool; 4]);
 
+/// Guesses that err alike in their bytes: the ranks that share a layer, the layer, and how stages follow each other.
+type LayerKind = ([usize; 2], &'static str, bool, Recomputed, [bool; 2]);
+
 impl Guess<'_> {
+    fn kind(&self) -> LayerKind {
+        let Layer { source, sequence_parallel, recomputed, .. } = *self.layer;
+        let size = |name: &str| self.mesh.axis_named(name).map_or(1, |axis| axis.size);
+        let stages = [self.job.pp > 1, self.order.chunks(self.job.pp) > 1];
+        (["ep", "tp"].map(size), source, sequence_parallel, recomputed, stages)
+    }
+
     /// What guesses with the same small steps have in common.
     fn kin(&self) -> (usize, usize, bool) {
         (self.number, self.microbatches, self.order.name().starts_with("zb"))

@@ -6,26 +6,30 @@
 
 mod folded;
 mod guesses;
+mod layouts;
 pub mod tables;
 mod trial;
 
 use crate::predict::fold::states;
-use crate::session::Session;
+use crate::session::{Session, sets_layouts};
+use layouts::Searches;
 use partita_base::{Diagnostic, Result};
 use partita_cost::{Cluster, Collective};
 use partita_mesh::Mesh;
 use partita_nn::Model;
 use partita_pipeline::Order;
 use partita_planner::intra::Prices;
-use partita_schedule::{Entry, Offloaded, PIPELINE_AXIS, Plan, Primitive, batch_shards};
+use partita_schedule::{
+    Entry, Kind, Offloaded, PIPELINE_AXIS, Plan, Primitive, ReadyOptions, batch_shards,
+};
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicUsize, Ordering as AtomicOrdering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trial::Trial;
 
-/// Axes that shard data by themselves; the search chooses over all others.
-const DATA_AXES: [&str; 4] = ["dp", "fsdp", "sp", "cp"];
+/// Axes that shard data by themselves, and experts by the lines of the ready plan; the search chooses over all others.
+const DATA_AXES: [&str; 5] = ["dp", "fsdp", "sp", "cp", "ep"];
 
 /// A plan that was tried on a mesh.
 #[derive(Clone, Debug)]
@@ -94,19 +98,22 @@ impl Candidate {
 pub struct Searched {
     /// The mesh of a stage.
     pub mesh: Mesh,
+    /// The repeated layers of the step that was searched; none if those are all of the model.
+    pub layers: Option<usize>,
     /// Variables of the problem.
     pub variables: usize,
     /// The cost of the layouts found, in seconds of all work and communication one after another, or by Alpa's formula.
     pub cost_s: f64,
     /// No layouts cost less.
     pub bound_s: f64,
-    /// The best plan that was built from these layouts, in the same terms; unknown where only a layer is searched.
+    /// The best plan that was built from these layouts, in the same terms: with several stages, those of all stages one after
+    /// another. Unknown where few layers are searched.
     pub built_s: Option<f64>,
     /// For each line of the plan that shards a parameter: the line, and the cost of the best layouts without it.
     pub without: Vec<(String, f64)>,
 }
 
-/// How long the parts of a search took.
+/// How long the parts of a search took, added up over the threads that worked on them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SearchTime {
     /// Writing the step.
@@ -142,6 +149,8 @@ pub struct AutoPlan {
     pub refused: Vec<(Mesh, &'static str, String)>,
     /// The time of the search.
     pub time: SearchTime,
+    /// From its beginning to its end.
+    pub wall: Duration,
 }
 
 impl AutoPlan {
@@ -322,8 +331,8 @@ impl Tried {
         self.time.add(time);
     }
 
-    /// The candidates in order. Of one mesh and source only the best counts.
-    fn ranked(self, session: &Session) -> Result<AutoPlan> {
+    /// The candidates of a search that began at `start`, in order. Of one mesh and source only the best counts.
+    fn ranked(self, session: &Session, start: Instant) -> Result<AutoPlan> {
         let Tried { mut found, searched, refused, last_error, time } = self;
         let cluster = &session.config().cluster;
         let limit = cluster.device.memory_bytes;
@@ -344,7 +353,7 @@ impl Tried {
         match kept.first() {
             Some(best) if best.bytes <= limit => {
                 let best = kept.remove(0);
-                Ok(AutoPlan { best, others: kept, searched, refused, time })
+                Ok(AutoPlan { best, others: kept, searched, refused, time, wall: start.elapsed() })
             }
             None => Err(last_error.unwrap_or_else(|| Diagnostic::new("E523", "the mesh has no slices"))),
             Some(_) => {
@@ -422,9 +431,10 @@ impl Session {
         freedom: Freedom,
         watch: Watch,
     ) -> Result<AutoPlan> {
+        let start = Instant::now();
         let on_first = meshes.first().map(|mesh| self.clone().with_mesh(mesh.clone()));
         if on_first.is_some_and(|session| session.is_folded()) {
-            return folded::search(self, meshes, freedom, watch)?.ranked(self);
+            return folded::search(self, meshes, freedom, watch)?.ranked(self, start);
         }
         let own;
         let model = match model {
@@ -442,10 +452,11 @@ impl Session {
         };
         let sessions: Vec<Session> = meshes.iter().flat_map(on).collect();
         let limit = self.config().cluster.device.memory_bytes;
+        let searches = Searches::default();
         let tried = on_all_cores(sessions.len(), limit, watch, |number| {
-            Trial::new(sessions[number].clone(), model, &pins, freedom).run()
+            Trial::new(sessions[number].clone(), model, &pins, freedom, &searches).run()
         });
-        tried.ranked(self)
+        tried.ranked(self, start)
     }
 
     /// The numbers of microbatches to try on a mesh: that of the config, and with a pipeline of several slices also those
@@ -458,12 +469,33 @@ impl Session {
         }
         let shards = batch_shards(mesh);
         let layers = self.config().model.stream().map_or(0, |[layers, ..]| layers);
+        let layers = layers * self.config().model.period();
         let suits = |count: &usize| {
             batch.is_multiple_of(count * shards) && layers * count <= crate::price::MOST_LAYERS
         };
         let counts: Vec<usize> = [1, 2, 4].iter().map(|times| times * slices).filter(suits).collect();
         if counts.is_empty() { vec![own] } else { counts }
     }
+}
+
+/// Whether the lines of a config leave all layouts to the search.
+fn is_free(pins: &Plan) -> bool {
+    !pins.entries.iter().any(sets_layouts)
+}
+
+/// Lines for what the axis `ep` of a session's mesh shards, which no search over layouts chooses: those of the ready plan.
+fn expert_lines(session: &Session) -> Result<Plan> {
+    let Some(axis) = session.mesh().axis_named("ep").filter(|axis| axis.size > 1) else {
+        return Ok(Plan::default());
+    };
+    let (config, alone) = (session.config(), Mesh::new("mesh", &[("ep", axis.size)]));
+    let forward = config.model.build(1, config.train.dtype, true)?.forward;
+    let ready = config.model.plan(&forward, &alone, &ReadyOptions::default())?;
+    let is_of_experts = |entry: &&Entry| match &entry.primitive {
+        Primitive::Style(style) => style.kind == Kind::Dispatch || style.axis.as_deref() == Some("ep"),
+        _ => false,
+    };
+    Ok(Plan { entries: ready.entries.iter().filter(is_of_experts).cloned().collect() })
 }
 
 /// Lines for what an axis `fsdp` shards, which no search over layouts chooses.

@@ -4,19 +4,20 @@
 //! These plans and the ready ones are built as any other plan, and ranked by their work and their collectives one after
 //! another. The best of each source is lowered and priced.
 
-use super::{Candidate, DATA_AXES, Freedom, SearchTime, Searched, Tried, offloaded, storage, with};
-use crate::session::{Session, with_loss};
+use super::layouts::{FEW, Layouts, Searches, blocks, few_layers, of_any_layer, slice_of};
+use super::{Candidate, Freedom, SearchTime, Searched, Tried, is_free, offloaded, storage, with};
+use crate::session::Session;
 use partita_base::{Diagnostic, Result};
 use partita_ir::composites::ATTENTION;
-use partita_ir::{Graph, Node, Phase, Registry};
+use partita_ir::{Node, Phase};
 use partita_nn::Model;
 use partita_pipeline::Order;
+use partita_pipeline::mark::evenly;
 use partita_planner::inter::{Stage, StageTable, makespan_s, stages};
-use partita_planner::intra::{Found, Options, Table};
-use partita_planner::{Pins, plan_of};
-use partita_schedule::{Built, PIPELINE_AXIS, Plan, Primitive, ReadyOptions, Tools, annotated_steps, moves};
+use partita_schedule::{Built, Entry, PIPELINE_AXIS, Plan, Primitive, ReadyOptions, moves};
 use partita_spmd::{Partitioned, step_s};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// What plans of a search are called.
@@ -29,7 +30,9 @@ pub(super) struct Trial<'a> {
     /// Lines that hold in every candidate.
     pins: &'a Plan,
     freedom: Freedom,
-    searched: Option<Searched>,
+    searches: &'a Searches,
+    /// The step by which plans are compared, of a model with many layers: one microbatch through few layers.
+    few: Option<(Session, Model)>,
     time: SearchTime,
 }
 
@@ -37,64 +40,120 @@ pub(super) struct Trial<'a> {
 struct Ranked {
     source: &'static str,
     plan: Plan,
-    built: Built,
+    /// The whole step; where few layers were built, none.
+    built: Option<Built>,
     idle: Option<String>,
     seconds: f64,
+    /// Seconds of all stages one after another, as a search counts them.
+    in_a_row_s: f64,
+}
+
+impl Ranked {
+    fn key(&self) -> (bool, f64) {
+        (self.idle.is_some(), self.seconds)
+    }
 }
 
 impl<'a> Trial<'a> {
-    pub fn new(session: Session, model: &'a Model, pins: &'a Plan, freedom: Freedom) -> Trial<'a> {
-        Trial { session, model, pins, freedom, searched: None, time: SearchTime::default() }
+    pub fn new(
+        session: Session,
+        model: &'a Model,
+        pins: &'a Plan,
+        freedom: Freedom,
+        searches: &'a Searches,
+    ) -> Trial<'a> {
+        Trial { session, model, pins, freedom, searches, few: None, time: SearchTime::default() }
     }
 
     /// The best candidate of each source.
     pub fn run(mut self) -> Tried {
         let mut tried = Tried::default();
         let mesh = self.session.mesh().clone();
+        if let Err(error) = self.check_stages() {
+            tried.refuse(&mesh, PLANNER, error);
+            return tried;
+        }
+        let start = Instant::now();
+        match self.with_few_layers() {
+            Ok(few) => self.few = few,
+            Err(error) => tried.refuse(&mesh, PLANNER, error),
+        }
+        self.time.checking += start.elapsed();
+        let layouts =
+            self.searches.of(&self.session, self.model, self.pins, self.freedom, &mut self.time);
+        let mut searched = layouts.as_ref().ok().map(|layouts| Searched {
+            mesh: slice_of(&mesh),
+            ..layouts.searched.clone()
+        });
+        let start = Instant::now();
         let mut best: Vec<Ranked> = Vec::new();
-        for (source, plan) in self.plans() {
-            let start = Instant::now();
-            let ranked = plan.and_then(|plan| self.rank(source, plan));
-            self.time.checking += start.elapsed();
-            let ranked = match ranked {
+        for (source, plan) in self.plans(&layouts) {
+            let ranked = match plan.and_then(|plan| self.rank(source, plan)) {
                 Ok(ranked) => ranked,
                 Err(error) => {
                     tried.refuse(&mesh, source, error);
                     continue;
                 }
             };
-            let key = |of: &Ranked| (of.idle.is_some(), of.seconds);
             match best.iter_mut().find(|other| other.source == source) {
-                Some(other) if key(&ranked) < key(other) => *other = ranked,
+                Some(other) if ranked.key() < other.key() => *other = ranked,
                 Some(_) => {}
                 None => best.push(ranked),
             }
         }
         for ranked in best {
-            let start = Instant::now();
             let source = ranked.source;
-            if let Some(searched) = self.searched.as_mut().filter(|_| source == PLANNER) {
-                searched.built_s = Some(ranked.seconds);
-            }
-            match self.candidates(ranked) {
+            let found = self.whole(ranked, layouts.as_ref().ok()).and_then(|ranked| {
+                if let Some(searched) = searched.as_mut().filter(|_| source == PLANNER) {
+                    searched.built_s = searched.layers.is_none().then_some(ranked.in_a_row_s);
+                }
+                self.candidates(ranked)
+            });
+            match found {
                 Ok(found) => tried.found.extend(found),
                 Err(error) => tried.refuse(&mesh, source, error),
             }
-            self.time.checking += start.elapsed();
         }
-        tried.searched.extend(self.searched);
+        self.time.checking += start.elapsed();
+        tried.searched.extend(searched);
         tried.time.add(self.time);
         tried
     }
 
+    /// Refuses more stages than the model has blocks, before anything is searched.
+    fn check_stages(&self) -> Result<()> {
+        let slices = self.session.mesh().axis_named(PIPELINE_AXIS).map_or(1, |axis| axis.size);
+        let decides =
+            |entry: &Entry| matches!(entry.primitive, Primitive::PipelineSplit { .. } | Primitive::Layers { .. });
+        let is_cut_evenly = is_free(self.pins) && !self.pins.entries.iter().any(decides);
+        if slices == 1 || !is_cut_evenly || self.model.is_step() {
+            return Ok(());
+        }
+        let stages = self.session.config().train.timetable.slice_of_stage(slices)?.len();
+        evenly(&mut self.model.forward.clone(), stages)
+    }
+
+    /// The session and the model of a microbatch through few layers, for a model with many; none where lines of the config
+    /// set layouts, which may name layers.
+    fn with_few_layers(&self) -> Result<Option<(Session, Model)>> {
+        let Some(few) = few_layers(&self.session).filter(|_| is_free(self.pins)) else { return Ok(None) };
+        let (config, mesh) = (self.session.config(), self.session.mesh());
+        let rows = config.train.batch / config.train.microbatches.max(1);
+        let session = self.session.clone().with_model(few).with_mesh(slice_of(mesh)).with_batch(rows);
+        let session = session.with_cluster(config.cluster.sliced(mesh, PIPELINE_AXIS));
+        let session = session.with_microbatches(1).with_timetable(Order::default());
+        let model = session.model()?;
+        Ok(Some((session, model)))
+    }
+
     /// The plans to try: the search's, with more or fewer lines beside those for parameters, and the ready ones.
-    fn plans(&mut self) -> Vec<(&'static str, Result<Plan>)> {
+    fn plans(&self, layouts: &Result<Arc<Layouts>>) -> Vec<(&'static str, Result<Plan>)> {
         let mut plans: Vec<(&'static str, Result<Plan>)> = Vec::new();
-        match self.search() {
+        match layouts.as_ref().map_err(Clone::clone).and_then(|layouts| self.searched(layouts)) {
             Ok(found) => plans.extend(found.into_iter().map(|plan| (PLANNER, Ok(plan)))),
             Err(error) => plans.push((PLANNER, Err(error))),
         }
-        if !self.pins.entries.is_empty() {
+        if !is_free(self.pins) {
             plans.push(("given lines", Ok(self.pins.clone())));
             return plans;
         }
@@ -119,6 +178,7 @@ impl<'a> Trial<'a> {
                 ..ReadyOptions::default()
             };
             let ready = self.session.config().model.plan(&self.model.forward, mesh, &options);
+            let ready = ready.map(|plan| with(&plan, self.pins));
             if !plans.iter().any(|(_, plan)| matches!((plan, &ready), (Ok(one), Ok(other)) if one == other)) {
                 plans.push((source, ready));
             }
@@ -149,127 +209,42 @@ impl<'a> Trial<'a> {
         Ok((!patterns.is_empty()).then_some(plan))
     }
 
-    /// The plans of the search on this mesh.
-    fn search(&mut self) -> Result<Vec<Plan>> {
-        let start = Instant::now();
-        let runner = self.session.step_runner();
-        let tools = Tools { registry: &Registry::default(), runner: &runner };
-        // All microbatches have the same layouts, so one is searched.
-        let train = &self.session.config().train;
-        let repeats = train.microbatches;
-        let one = self.session.clone().with_batch(train.batch / repeats.max(1)).with_microbatches(1);
-        let one = if repeats > 1 { one.with_timetable(Order::default()) } else { one };
-        let model = if repeats > 1 { one.model()? } else { self.model.clone() };
-        let options = one.build_options();
-        let mesh = self.session.mesh().clone();
-        let steps = annotated_steps(&with_loss(model)?, self.pins, &mesh, &options, &tools)?;
-        let (slice, step) = steps.first().ok_or_else(|| Diagnostic::new("E523", "the mesh has no slices"))?;
-        self.time.tracing += start.elapsed();
-        let cluster = self.session.config().cluster.sliced(&mesh, PIPELINE_AXIS);
-        let axes = slice.axes.iter().filter(|axis| axis.size > 1).map(|axis| axis.name.clone());
-        let (data, axes): (Vec<String>, Vec<String>) =
-            axes.partition(|name| DATA_AXES.contains(&name.as_str()));
-        let storage = storage(&mesh)?;
-        let mut plans: Vec<Plan> = Vec::new();
-        // Dimensions sharded over a data axis and another one are hard to express by a plan: without them, a search may
-        // find a plan that is built as searched. Where a search leaves an axis unused because repeating the work costs
-        // less than exchanging anything, one in which every contraction is shared uses it.
-        let is_mixed = !data.is_empty() && !axes.is_empty();
-        let mut is_idle = false;
-        for (mixed_axes, split_contractions) in [(true, false), (false, false), (true, true)] {
-            let is_wanted = match (mixed_axes, split_contractions) {
-                (false, _) => is_mixed,
-                (true, true) => is_idle,
-                (true, false) => true,
-            };
-            if !is_wanted {
-                continue;
-            }
-            let start = Instant::now();
-            let mut search = Options::new(self.freedom.prices(&cluster, slice));
-            search.batch_axes = DATA_AXES.map(str::to_string).to_vec();
-            search.mixed_axes = mixed_axes;
-            search.repeats = repeats;
-            search.split_contractions |= split_contractions;
-            let table = Table::new(step, slice, &search)?;
-            self.time.enumerating += start.elapsed();
-            let start = Instant::now();
-            let found = table.solve()?;
-            is_idle |= axes.iter().any(|name| {
-                let place = slice.axes.iter().position(|axis| axis.name == *name);
-                place.is_some_and(|at| !found.layouts.iter().any(|l| l.uses_axis(slice.full_axis(at))))
-            });
-            let mut own: Vec<Plan> = Vec::new();
-            for pins in [Pins::Inputs, Pins::Activations, Pins::Parameters, Pins::Replicated] {
-                let plan = with(self.pins, &with(&plan_of(step, slice, &axes, &found, pins), &storage));
-                if !own.contains(&plan) {
-                    own.push(plan);
-                }
-            }
-            if self.searched.is_none() {
-                self.searched = Some(Searched {
-                    mesh: slice.clone(),
-                    variables: table.problem.variables.len(),
-                    cost_s: found.solution.cost,
-                    bound_s: found.solution.bound,
-                    built_s: None,
-                    without: if self.freedom.explain {
-                        self.without(&table, step, &found, &own)
-                    } else {
-                        Vec::new()
-                    },
-                });
-            }
-            if let Some(splits) = self.splits(step, &found)? {
-                own.extend(own.iter().map(|plan| with(plan, &splits)).collect::<Vec<Plan>>());
-            }
-            own.retain(|plan| !plans.contains(plan));
-            plans.extend(own);
-            self.time.solving += start.elapsed();
+    /// The plans of the search for this mesh: with what `fsdp` shards, and of a small model also with the stages that a search
+    /// finds.
+    fn searched(&self, layouts: &Layouts) -> Result<Vec<Plan>> {
+        let storage = storage(self.session.mesh())?;
+        let mut plans: Vec<Plan> = layouts.plans.iter().map(|plan| with(plan, &storage)).collect();
+        if let Some(splits) = self.splits(layouts)?.filter(|_| self.few.is_none()) {
+            plans.extend(plans.iter().map(|plan| with(plan, &splits)).collect::<Vec<Plan>>());
         }
         Ok(plans)
     }
 
-    /// The cost of the best layouts in which the first parameter of each line has another layout.
-    fn without(&self, table: &Table, step: &Graph, found: &Found, plans: &[Plan]) -> Vec<(String, f64)> {
-        let mut prices = Vec::new();
-        for entry in plans.first().into_iter().flat_map(|plan| &plan.entries) {
-            let Primitive::Shard { tensor, .. } = &entry.primitive else { continue };
-            let of_line = |name: &str| {
-                let (module, own) = name.rsplit_once('.').unwrap_or(("", name));
-                own == tensor && partita_schedule::matches(&entry.modules, module)
-            };
-            let params = step.params();
-            if let Some(&parameter) = params.iter().find(|p| of_line(&step.value(**p).name)) {
-                let cost = table.without(table.variable_of(parameter), &found.solution);
-                prices.push((format!("\"{}\" = \"{}\"", entry.modules, entry.primitive), cost));
-            }
-        }
-        prices
-    }
-
     /// The ends of stages that the search over stages finds, if the mesh has several slices and the model enough blocks.
-    fn splits(&self, step: &Graph, found: &Found) -> Result<Option<Plan>> {
+    fn splits(&self, layouts: &Layouts) -> Result<Option<Plan>> {
         let config = self.session.config();
         let mesh = self.session.mesh();
         let slices = mesh.axis_named(PIPELINE_AXIS).map_or(1, |axis| axis.size);
-        let blocks = blocks(step);
+        let blocks = blocks(&self.model.forward);
         let order = &config.train.timetable;
         if slices == 1 || blocks.len() < slices || order.slice_of_stage(slices)?.len() != slices {
             return Ok(None);
         }
         let microbatches = config.train.microbatches;
-        let (mut each, mut once) = (vec![0.0; blocks.len()], vec![0.0; blocks.len()]);
-        let mut current = 0;
-        for (node, cost) in step.nodes.iter().zip(&found.node_costs) {
-            let own = block_of(&node.path).and_then(|block| blocks.iter().position(|known| *known == block));
-            // What is in no block belongs to the one before it: the embedding to the first, the head to the last.
-            current = own.unwrap_or(if node.phase == Phase::Update { 0 } else { current });
-            match node.phase {
-                Phase::Update => once[current] += cost,
-                _ => each[current] += cost / microbatches as f64,
-            }
-        }
+        // Where few layers were searched, those between the ends cost what the one in the middle does.
+        let (few, all) = (layouts.blocks.len(), blocks.len());
+        let period = if few < all { config.model.period().min(few / FEW).max(1) } else { 1 };
+        let place = |block: usize| match few.saturating_sub(2 * period) {
+            _ if few >= all => Some(block),
+            ends if block < ends => Some(block),
+            _ if block + period >= all => (few + block).checked_sub(all),
+            ends => Some(ends + (block - ends) % period),
+        };
+        let expanded = |of: &[f64]| -> Vec<f64> {
+            let cost = |block| place(block).and_then(|block| of.get(block).copied()).unwrap_or(0.0);
+            (0..all).map(cost).collect()
+        };
+        let (each, once) = (expanded(&layouts.each), expanded(&layouts.once));
         let range = |of: &[f64], first: usize, last: usize| {
             vec![of.get(first..=last).map_or(f64::INFINITY, |of| of.iter().sum())]
         };
@@ -299,11 +274,33 @@ impl<'a> Trial<'a> {
         Ok(Some(plan))
     }
 
-    /// Builds a plan and adds up what would run.
+    /// Builds a plan, of a model with many layers for few of them, and adds up what would run.
     fn rank(&self, source: &'static str, plan: Plan) -> Result<Ranked> {
+        let Some((session, model)) = &self.few else { return self.rank_whole(source, plan) };
+        let built = session.built_under(model, &of_any_layer(&plan))?;
+        let seconds = built.stages.iter().map(|stage| step_s(&stage.partitioned)).sum();
+        Ok(Ranked { source, plan, idle: idle_axis(&built), built: None, seconds, in_a_row_s: seconds })
+    }
+
+    /// Builds a plan and adds up what would run.
+    fn rank_whole(&self, source: &'static str, plan: Plan) -> Result<Ranked> {
         let built = self.session.built_under(self.model, &plan)?;
         let seconds = self.sum_s(&built)?;
-        Ok(Ranked { source, plan, idle: idle_axis(&built), built, seconds })
+        let in_a_row_s = built.stages.iter().map(|stage| step_s(&stage.partitioned)).sum();
+        Ok(Ranked { source, plan, idle: idle_axis(&built), built: Some(built), seconds, in_a_row_s })
+    }
+
+    /// The whole step of a plan that was compared by few layers, with the better one of even stages and of those that a
+    /// search finds.
+    fn whole(&self, ranked: Ranked, layouts: Option<&Arc<Layouts>>) -> Result<Ranked> {
+        if ranked.built.is_some() {
+            return Ok(ranked);
+        }
+        let Ranked { source, plan, .. } = ranked;
+        let splits = layouts.map(|layouts| self.splits(layouts)).transpose()?.flatten();
+        let split = splits.and_then(|splits| self.rank_whole(source, with(&plan, &splits)).ok());
+        let even = self.rank_whole(source, plan)?;
+        Ok(split.into_iter().fold(even, |even, split| if split.key() < even.key() { split } else { even }))
     }
 
     /// Prices a plan, and where it does not fit, the same with the layers recomputed, with optimizer states in host memory,
@@ -317,13 +314,14 @@ impl<'a> Trial<'a> {
         }
         let mut found = vec![first];
         let (source, plan) = (found[0].source, found[0].plan.clone());
-        if !blocks.is_empty() {
+        let is_recomputed = |entry: &Entry| matches!(entry.primitive, Primitive::Checkpoint { .. });
+        if !blocks.is_empty() && !plan.entries.iter().any(is_recomputed) {
             let recomputed = self.recomputed(&blocks, &plan)?;
-            found.extend(self.rank(source, recomputed).and_then(|ranked| self.candidate(ranked)).ok());
+            found.extend(self.rank_whole(source, recomputed).and_then(|ranked| self.candidate(ranked)).ok());
         }
         for plan in found.iter().map(|candidate| candidate.plan.clone()).collect::<Vec<Plan>>() {
             if let Some((source, plan)) = offloaded(&self.session, source, &plan)? {
-                let candidate = self.rank(source, plan).and_then(|ranked| self.candidate(ranked));
+                let candidate = self.rank_whole(source, plan).and_then(|ranked| self.candidate(ranked));
                 found.extend(candidate);
             }
         }
@@ -346,6 +344,7 @@ impl<'a> Trial<'a> {
 
     fn candidate(&self, ranked: Ranked) -> Result<Candidate> {
         let Ranked { source, plan, built, idle, .. } = ranked;
+        let built = built.map_or_else(|| self.session.built_under(self.model, &plan), Ok)?;
         let price = self.session.price_of(&built)?;
         let (device, host_bytes) = (&self.session.config().cluster.device, price.host_bytes());
         if host_bytes > device.host_bytes {
@@ -419,23 +418,6 @@ fn idle_axis(built: &Built) -> Option<String> {
     };
     let axis = (0..mesh.axes.len()).find(|&axis| mesh.axes[axis].size > 1 && is_idle(axis))?;
     Some(mesh.axes[axis].name.clone())
-}
-
-/// The repeated blocks of a model, such as `layers.0`: the module paths up to their first number, in order.
-fn blocks(graph: &Graph) -> Vec<String> {
-    let mut found: Vec<String> = Vec::new();
-    for node in graph.nodes.iter().filter(|node| node.phase == Phase::Forward) {
-        if let Some(block) = block_of(&node.path).filter(|block| !found.contains(block)) {
-            found.push(block);
-        }
-    }
-    found
-}
-
-fn block_of(path: &str) -> Option<String> {
-    let parts: Vec<&str> = path.split('.').collect();
-    let number = parts.iter().position(|part| part.parse::<usize>().is_ok())?;
-    Some(parts[..=number].join("."))
 }
 
 /// Seconds of each slice for one microbatch, on the diagonal.

@@ -99,8 +99,12 @@ impl ModelSource for LlamaConfig {
         Some(Arc::new(LlamaConfig { layers: layers * period, ..self.clone() }))
     }
 
+    fn period(&self) -> usize {
+        period(self.experts.as_ref())
+    }
+
     fn stream(&self) -> Option<[usize; 3]> {
-        let period = period(self.experts.as_ref());
+        let period = self.period();
         self.layers.is_multiple_of(period).then_some([self.layers / period, self.sequence, self.dim])
     }
 

@@ -69,6 +69,11 @@ pub trait ModelSource: fmt::Debug + Send + Sync {
         None
     }
 
+    /// The numbered blocks that repeat together as one layer: two where every second one has experts.
+    fn period(&self) -> usize {
+        1
+    }
+
     /// Repeated layers, tokens of a row and features of the residual stream of such a model.
     fn stream(&self) -> Option<[usize; 3]> {
         None

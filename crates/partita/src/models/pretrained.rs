@@ -172,6 +172,10 @@ impl ModelSource for Pretrained {
         self.source.with_layers(layers)
     }
 
+    fn period(&self) -> usize {
+        self.source.period()
+    }
+
     fn stream(&self) -> Option<[usize; 3]> {
         self.source.stream()
     }

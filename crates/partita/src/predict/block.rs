@@ -325,13 +325,12 @@ impl Traced {
                 _ => {}
             }
         }
-        // The buffers that a step allocates. What lives from before the backward pass into it is kept; what lives from
-        // before the update into it is a gradient.
+        // The buffers that a step allocates. What the forward pass writes and the backward pass reads last is kept, whatever
+        // runs earlier, such as gradients of a balance loss; what lives from the backward pass into the update is a gradient.
         let first = |wanted: &dyn Fn(Phase) -> bool| {
             let found = program.instructions.iter().position(|instruction| wanted(instruction.origin.phase));
             found.unwrap_or(program.instructions.len())
         };
-        let backward = first(&|phase| phase.is_backward());
         let update = first(&|phase| phase == Phase::Update);
         let writer = writers(program);
         let count = program.instructions.len();
@@ -340,8 +339,10 @@ impl Traced {
             if is_persistent[index] || matches!(buffer.kind, BufferKind::Persistent | BufferKind::Input) {
                 continue;
             }
-            let is_gradient = buffer.last >= update && buffer.first >= backward;
-            let is_saved = buffer.first < backward && buffer.last >= backward;
+            let phase = |at: usize| program.instructions.get(at).map(|instruction| instruction.origin.phase);
+            let is_within = |at: usize| phase(at).is_some_and(Phase::is_backward);
+            let is_gradient = buffer.last >= update && is_within(buffer.first);
+            let is_saved = phase(buffer.first) == Some(Phase::Forward) && is_within(buffer.last);
             if is_saved {
                 let place =
                     writer[index].map_or(Place::Last, |at| Place::of(&program.instructions[at].origin.path));

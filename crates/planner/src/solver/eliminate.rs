@@ -31,6 +31,8 @@ pub struct Found {
     pub choices: Vec<usize>,
     /// Whether a bucket was minimised in groups, so that better choices may exist.
     pub is_split: bool,
+    /// The entries of all tables that were added up.
+    pub work: u64,
 }
 
 impl<'a> Elimination<'a> {
@@ -95,7 +97,7 @@ impl<'a> Elimination<'a> {
             }
             choices[variable] = best;
         }
-        Found { bound, choices, is_split }
+        Found { bound, choices, is_split, work: tables.work }
     }
 
     /// The factors of a bucket in groups whose joint tables are within the limit; one group if all fit.
@@ -134,6 +136,8 @@ struct Tables {
     known: HashMap<(Vec<usize>, Vec<u64>), usize>,
     /// Results by what was eliminated: for each factor its table and the places of its variables in the joint scope.
     done: BTreeMap<Vec<(usize, Vec<usize>)>, usize>,
+    /// See [`Found::work`].
+    work: u64,
 }
 
 impl Tables {
@@ -168,6 +172,7 @@ impl Tables {
         }
         let extents: Vec<usize> = scope.iter().chain([&variable]).map(|&v| sizes[v]).collect();
         let mut sum = vec![0.0; extents.iter().product()];
+        self.work += (sum.len() * group.len()) as u64;
         for (factor, (table, places)) in group.iter().zip(&key) {
             // The distance in the factor's table of one step along each dimension of the joint table.
             let mut strides = vec![0; extents.len()];
@@ -208,6 +213,9 @@ fn add(sum: &mut [f64], table: &[f64], extents: &[usize], strides: &[usize]) {
     }
 }
 
+/// Neighbours beyond which those that lack an edge are not counted: such a variable is eliminated after the others.
+const MANY: usize = 48;
+
 /// The order of elimination: each time the variable whose neighbours lack the fewest edges between each other; of these
 /// the one with the smallest table, and of these the first.
 fn order(problem: &Problem) -> Vec<usize> {
@@ -222,7 +230,10 @@ fn order(problem: &Problem) -> Vec<usize> {
         let missing = |(place, &a): (usize, &usize)| {
             near[place + 1..].iter().filter(|b| !neighbours[a].contains(b)).count()
         };
-        let fill: usize = near.iter().enumerate().map(missing).sum();
+        let fill: usize = match near.len() {
+            few if few <= MANY => near.iter().enumerate().map(missing).sum(),
+            many => many * many,
+        };
         let entries: f64 = near.iter().chain([&v]).map(|&v| problem.variables[v].cost.len() as f64).product();
         (fill, entries.min(1e15) as u64)
     };
@@ -237,7 +248,11 @@ fn order(problem: &Problem) -> Vec<usize> {
             neighbours[a].remove(&variable);
             for &b in &near {
                 if a != b && neighbours[a].insert(b) {
-                    touched.extend(neighbours[a].iter().filter(|c| neighbours[b].contains(c)));
+                    let (small, large) = match neighbours[a].len() < neighbours[b].len() {
+                        true => (a, b),
+                        false => (b, a),
+                    };
+                    touched.extend(neighbours[small].iter().filter(|c| neighbours[large].contains(c)));
                 }
             }
         }

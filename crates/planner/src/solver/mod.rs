@@ -7,11 +7,12 @@
 //! "Mini-buckets: a general scheme for bounded inference", 2003). The limit of memory is relaxed with a Lagrange
 //! multiplier, and what is left between the bound and the best choice is searched by branch and bound.
 //!
-//! Equal tables are computed once: an elimination is known by the tables that enter it. So a model of many equal layers
-//! costs little more than one of a few.
+//! Choices that another one beats whatever its neighbours choose are removed first. Equal tables are computed once: an
+//! elimination is known by the tables that enter it. So a model of many equal layers costs little more than one of a few.
 
 mod eliminate;
 mod problem;
+mod reduce;
 mod search;
 
 pub use problem::{Edge, Problem, Variable};

@@ -71,22 +71,30 @@ impl Problem {
         self.variables.iter().zip(choices).map(|(variable, &choice)| variable.memory[choice]).sum()
     }
 
-    /// The problem with only some choices of each variable; `None` keeps them all.
+    /// The problem with only these choices of each variable. What a variable with one choice costs its neighbours is added
+    /// to their choices.
     pub fn restricted(&self, kept: &[Vec<usize>]) -> Problem {
         let variable = |(variable, kept): (&Variable, &Vec<usize>)| Variable {
             cost: kept.iter().map(|&choice| variable.cost[choice]).collect(),
             memory: kept.iter().map(|&choice| variable.memory[choice]).collect(),
         };
-        let edge = |edge: &Edge| {
+        let mut variables: Vec<Variable> = self.variables.iter().zip(kept).map(variable).collect();
+        let mut edges = Vec::new();
+        for edge in &self.edges {
             let width = self.variables[edge.to].cost.len();
             let row = |&from: &usize| kept[edge.to].iter().map(move |&to| edge.cost[from * width + to]);
-            Edge { cost: kept[edge.from].iter().flat_map(row).collect(), ..edge.clone() }
-        };
-        Problem {
-            variables: self.variables.iter().zip(kept).map(variable).collect(),
-            edges: self.edges.iter().map(edge).collect(),
-            memory_limit: self.memory_limit,
+            let cost: Vec<f64> = kept[edge.from].iter().flat_map(row).collect();
+            let only = match (kept[edge.from].len(), kept[edge.to].len()) {
+                (_, 1) => edge.from,
+                (1, _) => edge.to,
+                _ => {
+                    edges.push(Edge { from: edge.from, to: edge.to, cost });
+                    continue;
+                }
+            };
+            variables[only].cost.iter_mut().zip(cost).for_each(|(own, cost)| *own += cost);
         }
+        Problem { variables, edges, memory_limit: self.memory_limit }
     }
 
     /// The two variables whose remaining choices first exclude each other, if arc consistency shows that no choice

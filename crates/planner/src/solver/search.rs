@@ -2,6 +2,7 @@
 
 use super::eliminate::{Elimination, Found};
 use super::problem::Problem;
+use super::reduce::{joined, promising};
 
 /// How much work a solution may take; the same effort gives the same solution on every machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,18 +71,35 @@ pub fn solve(problem: &Problem, effort: &Effort) -> Outcome {
     if let Some(pair) = problem.conflict() {
         return Outcome::Conflict(Some(pair));
     }
-    let all: Vec<Vec<usize>> = problem.variables.iter().map(|v| (0..v.cost.len()).collect()).collect();
-    let mut search =
-        Search { problem, effort, best: None, smallest: None, branches: 0, open_bound: f64::INFINITY };
+    let whole = joined(problem);
+    let kept = promising(&whole);
+    let small = whole.restricted(&kept);
+    let all: Vec<Vec<usize>> = small.variables.iter().map(|v| (0..v.cost.len()).collect()).collect();
+    let mut search = Search {
+        problem: &small,
+        effort,
+        best: None,
+        smallest: None,
+        branches: 0,
+        work: 0,
+        open_bound: f64::INFINITY,
+    };
     search.visit(&all, f64::NEG_INFINITY);
     let Search { best, smallest, branches, open_bound, .. } = search;
+    let of_whole = |choices: Vec<usize>| -> Vec<usize> {
+        choices.into_iter().zip(&kept).map(|(choice, kept)| kept[choice]).collect()
+    };
     match (best, smallest) {
-        (Some((cost, choices)), _) => {
+        (Some((_, choices)), _) => {
+            let choices = of_whole(choices);
+            let cost = problem.cost(&choices);
             let (memory, bound) = (problem.memory(&choices), open_bound.min(cost));
             Outcome::Solved(Solution { choices, cost, memory, bound, branches })
         }
         _ if open_bound.is_finite() => Outcome::Unknown,
-        (None, Some((least_memory, choices))) => Outcome::TooLarge { least_memory, choices },
+        (None, Some((least_memory, choices))) => {
+            Outcome::TooLarge { least_memory, choices: of_whole(choices) }
+        }
         (None, None) => Outcome::Conflict(None),
     }
 }
@@ -93,9 +111,14 @@ struct Search<'a> {
     /// The least memory of the whole problem and choices that come near it, where that is above the limit.
     smallest: Option<(f64, Vec<usize>)>,
     branches: usize,
+    /// The entries of tables that were added up.
+    work: u64,
     /// The least bound of what was not searched.
     open_bound: f64,
 }
+
+/// The work after which no more branches are searched.
+const MOST_WORK: u64 = 1 << 28;
 
 /// What relaxation says of a part of the problem.
 struct Relaxed {
@@ -121,7 +144,7 @@ impl Search<'_> {
             self.open_bound = self.open_bound.min(bound);
             return;
         };
-        if self.branches >= self.effort.most_branches {
+        if self.is_tired() {
             self.open_bound = self.open_bound.min(bound);
             return;
         }
@@ -130,12 +153,17 @@ impl Search<'_> {
         let mut without = kept.to_vec();
         without[variable].remove(choice);
         for part in [only, without] {
-            match self.branches >= self.effort.most_branches {
+            match self.is_tired() {
                 true if !self.is_beaten(bound) => self.open_bound = self.open_bound.min(bound),
                 true => {}
                 false => self.visit(&part, bound),
             }
         }
+    }
+
+    /// Whether the effort is spent.
+    fn is_tired(&self) -> bool {
+        self.branches >= self.effort.most_branches || self.work > MOST_WORK
     }
 
     fn is_beaten(&self, bound: f64) -> bool {
@@ -163,6 +191,7 @@ impl Search<'_> {
     fn relax(&mut self, part: &Problem, kept: &[Vec<usize>]) -> Option<Relaxed> {
         let elimination = Elimination::new(part, self.effort.most_entries);
         let free = elimination.minimise(|cost, _| cost, |cost| cost);
+        self.work += free.work;
         if free.bound == f64::INFINITY {
             return None;
         }
@@ -172,6 +201,7 @@ impl Search<'_> {
         };
         let barrier = |cost: f64| if cost.is_finite() { 0.0 } else { f64::INFINITY };
         let small = elimination.minimise(|cost, memory| memory + barrier(cost), barrier);
+        self.work += small.work;
         if !fits(part, small.bound) {
             if self.branches == 1 {
                 self.smallest = Some((small.bound, small.choices));
@@ -191,6 +221,7 @@ impl Search<'_> {
             }
             let multiplier = (small_cost - large_cost) / saved;
             let found = elimination.minimise(|cost, memory| cost + multiplier * memory, |cost| cost);
+            self.work += found.work;
             bound = bound.max(found.bound - multiplier * limit);
             self.offer(part, kept, &found.choices);
             let (cost, memory) = point(&found);
@@ -228,12 +259,18 @@ fn split_at(part: &Problem, large: &Found, small: &Found) -> Option<(usize, usiz
     if let Some(variable) = differs {
         return Some((variable, small.choices[variable]));
     }
+    if !large.is_split && fits(part, part.memory(&large.choices)) {
+        return None;
+    }
+    let mut degrees = vec![0usize; part.variables.len()];
+    for edge in &part.edges {
+        degrees[edge.from] += 1;
+        degrees[edge.to] += 1;
+    }
     let choosable = |&v: &usize| part.variables[v].cost.len() > 1;
-    let degree = |v: usize| part.edges.iter().filter(|edge| edge.from == v || edge.to == v).count();
-    let widest =
-        (0..part.variables.len()).filter(choosable).max_by_key(|&v| (degree(v), std::cmp::Reverse(v)));
-    let fitting = fits(part, part.memory(&large.choices));
-    widest.filter(|_| large.is_split || !fitting).map(|variable| (variable, large.choices[variable]))
+    let widest = (0..part.variables.len()).filter(choosable);
+    let widest = widest.max_by_key(|&v| (degrees[v], std::cmp::Reverse(v)));
+    widest.map(|variable| (variable, large.choices[variable]))
 }
 
 /// Changes single choices as long as that lowers the cost within the limit.

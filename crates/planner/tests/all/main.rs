@@ -1,5 +1,6 @@
 //! The tests of the planner.
 
+mod alpa;
 mod inter;
 mod intra;
 mod solver;
