@@ -10,9 +10,15 @@
 //! - H100 96 GB: the HBM2e parts of Grand Teton with 500 W, as torchtitan's benchmark of December 2024 describes them.
 //! - Best matmuls: S. Bekman, "Machine Learning Engineering", accelerator benchmarks (MAMF, torch 2.6): 271.2 of 312
 //!   TFLOP/s on A100, 794.5 of 989 on H100, 1745 of 2250 on B200, 1822 of 2500 on GB200.
-//! - Host memory and its link: DGX-1V 512 GB and PCIe 3.0 x16 (16 GB/s one way); DGX A100 1 TB or 2 TB and PCIe 4.0 x16
-//!   (32 GB/s); DGX H100, H200 and B200 2 TB and PCIe 5.0 x16 (64 GB/s), divided by 8; GB200: 480 GB of Grace for two
-//!   devices over NVLink-C2C (900 GB/s, sum of both directions); TPU v4: 407 GB of a host for four, PCIe 3.0 x16.
+//! - Host memory, divided by the devices of a node, as MLCommons publishes the systems of its benchmarks: DGX-1V 512 GB
+//!   (`training_results_v0.7`, `NVIDIA/systems/dgx1_*`), DGX A100 2 TB (`training_results_v1.0`, `dgxa100_*`; the system with
+//!   40 GB a device is sold with 1 TB, which is taken here: NVIDIA, "DGX A100 Data Sheet"), DGX H100 2 TB
+//!   (`training_results_v3.0`, `dgxh100_*`), H200 2 TB (`inference_results_v4.1`, `H200-SXM-141GBx8_*`), B200 32 x 64 GB
+//!   (`inference_results_v6.0`, `nebius_b200_n1`), TPU v4 512 GB for four (`training_results_v1.0`, `tpu-v4-128-*`); GB200:
+//!   480 GB of a Grace for two devices (NVIDIA, "GB200 NVL72").
+//! - Its link, one way: PCIe x16 of 16 GB/s (3.0: V100, and TPU v4 for want of a published figure), 32 GB/s (4.0: A100) or
+//!   64 GB/s (5.0: H100, H200, B200, in the same descriptions of systems); GB200: NVLink-C2C, 900 GB/s both ways for the two
+//!   devices of a Grace, 225 GB/s one way for each.
 //! - TPU v4: Google Cloud, "TPU v4": 275 TFLOP/s, 32 GiB, 1200 GB/s; six links of 45 GB/s in a torus.
 
 use crate::cluster::{Cluster, Level};
@@ -209,7 +215,7 @@ pub const GPUS: &[Gpu] = &[
         domain: 72,
         far_bytes_per_s: 50e9,
         host_gib: 240,
-        host_bytes_per_s: 450e9,
+        host_bytes_per_s: 225e9,
     },
     Gpu {
         names: &["tpu-v4", "TPU-v4-32GB", "TPU-v4"],
@@ -223,7 +229,7 @@ pub const GPUS: &[Gpu] = &[
         near_bytes_per_s: 270e9,
         domain: 4096,
         far_bytes_per_s: 6.25e9,
-        host_gib: 100,
+        host_gib: 128,
         host_bytes_per_s: 16e9,
     },
 ];

@@ -305,8 +305,8 @@ impl Region {
         pairs
     }
 
-    /// Work of all ops. Bytes are those of the region's inputs and outputs, since intermediate
-    /// values need not reach memory.
+    /// Work of all ops. Bytes are those of the region's inputs and outputs in full, since intermediate
+    /// values need not reach memory; [`Program::cost`] knows what of them an instruction reads.
     pub fn cost(&self) -> Cost {
         let graph = &self.graph;
         let flops = graph
@@ -364,6 +364,23 @@ impl Program {
     /// The region with this id.
     pub fn region(&self, id: RegionId) -> &Region {
         &self.regions[id.index()]
+    }
+
+    /// Work of a compute instruction: that of its region, where an element that a view repeats is read once.
+    pub fn cost(&self, compute: &Compute) -> Cost {
+        let region = self.region(compute.region);
+        let sizes = compute.inputs.iter().map(|view| self.read_bytes(view));
+        let read: usize = sizes.sum();
+        let written: usize = region.graph.outputs.iter().map(|&value| region.graph.ty(value).bytes()).sum();
+        Cost { bytes: (read + written) as f64, ..region.cost() }
+    }
+
+    /// Bytes of the elements that a view reads, each once.
+    fn read_bytes(&self, view: &View) -> usize {
+        let buffer = self.buffer(view.buffer);
+        let steps = view.shape.iter().zip(&view.strides);
+        let elements: usize = steps.map(|(&extent, &stride)| if stride == 0 { 1.min(extent) } else { extent }).product();
+        (elements * buffer.ty.dtype.size_bytes()).min(buffer.bytes)
     }
 
     /// The input with this name.

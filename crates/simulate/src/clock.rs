@@ -1,7 +1,7 @@
 //! The executor over a clock: one per rank class, always advancing the class whose clock is
 //! furthest behind, so that events happen in the order of their times.
 //!
-//! A compute instruction takes the time that the cluster's roofline gives for its region. A
+//! A compute instruction takes the time that the cluster's roofline gives for its work. A
 //! collective begins when all its members have started it and none of them is busy with an earlier
 //! one (each rank has one queue of collectives, as one stream of NCCL), and its time is that of
 //! [`crate::collective_s`]. Moves between a device and host memory have a queue for each direction of their link. Compute,
@@ -17,10 +17,10 @@ use crate::link::collective_s;
 use crate::memory::{Memory, over_time};
 use indexmap::IndexMap;
 use partita_base::{CollectiveId, DType, Diagnostic, Result};
-use partita_cost::{Cluster, Work};
+use partita_cost::{Cluster, Device, Work};
 use partita_program::{
-    Action, Communicator, Compute, Cursor, Event, Move, MoveKind, Program, ProgramSet, Progress, RankDevice,
-    Region, Start, StepOutcome, alike, step_once,
+    Action, Communicator, Compute, Cursor, Event, Instruction, Move, MoveKind, Program, ProgramSet, Progress,
+    RankDevice, Start, StepOutcome, alike, step_once,
 };
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -232,8 +232,8 @@ struct Class<'a> {
     program: Cow<'a, Program>,
     cursor: Cursor,
     now_s: Cell<f64>,
-    /// Seconds of each region.
-    region_s: Vec<f64>,
+    /// Seconds of each instruction that computes.
+    computing_s: Vec<f64>,
     blocked: Option<MeetingKey>,
     is_done: bool,
     events: Vec<Event>,
@@ -268,14 +268,14 @@ impl HostLink {
 
 impl<'a> Class<'a> {
     fn new(number: usize, program_number: usize, program: Cow<'a, Program>, cluster: &Cluster) -> Class<'a> {
-        let region_s = program.regions.iter().map(|region| cluster.device.op_s(&work(region))).collect();
+        let computing_s = computing_s(&program, &cluster.device);
         Class {
             number,
             program_number,
             program,
             cursor: Cursor::default(),
             now_s: Cell::new(0.0),
-            region_s,
+            computing_s,
             blocked: None,
             is_done: false,
             events: Vec::new(),
@@ -291,7 +291,7 @@ impl<'a> Class<'a> {
         let (index, begin_s) = (self.cursor.next, self.now_s.get());
         let device = &links.cluster.device;
         let mut device =
-            ClockDevice { now_s: &self.now_s, region_s: &self.region_s, host: &self.host, device };
+            ClockDevice { now_s: &self.now_s, computing_s: &self.computing_s, host: &self.host, device };
         let mut communicator = ClockCommunicator { class: self.number, now_s: &self.now_s, links };
         match step_once(&self.program, &mut self.cursor, &mut device, &mut communicator) {
             Progress::Advanced => self.record(index, begin_s),
@@ -316,7 +316,7 @@ impl<'a> Class<'a> {
             }
         }
         let bytes = match action {
-            Action::Compute(compute) => self.program.region(compute.region).cost().bytes as usize,
+            Action::Compute(compute) => self.program.cost(compute).bytes as usize,
             _ => 0,
         };
         self.events.push(Event {
@@ -348,10 +348,19 @@ fn nanoseconds(seconds: f64) -> u64 {
     (seconds * 1e9).round() as u64
 }
 
-/// The work of a region; its arithmetic has the element type of the op with most operations.
-pub fn work(region: &Region) -> Work {
-    let cost = region.cost();
-    let graph = &region.graph;
+/// Seconds of each instruction of a program that computes; 0 for others.
+pub fn computing_s(program: &Program, device: &Device) -> Vec<f64> {
+    let seconds = |instruction: &Instruction| match &instruction.action {
+        Action::Compute(compute) => device.op_s(&work(program, compute)),
+        _ => 0.0,
+    };
+    program.instructions.iter().map(seconds).collect()
+}
+
+/// The work of an instruction; its arithmetic has the element type of the op with most operations.
+pub fn work(program: &Program, compute: &Compute) -> Work {
+    let cost = program.cost(compute);
+    let graph = &program.region(compute.region).graph;
     let flops = |node: &partita_ir::Node| {
         use partita_ir::Operation;
         node.op.cost(&graph.operand_types(node), &graph.result_types(node)).flops
@@ -364,14 +373,14 @@ pub fn work(region: &Region) -> Work {
 /// A device that computes nothing and takes the time that computing would take.
 struct ClockDevice<'a> {
     now_s: &'a Cell<f64>,
-    region_s: &'a [f64],
+    computing_s: &'a [f64],
     host: &'a RefCell<HostLink>,
-    device: &'a partita_cost::Device,
+    device: &'a Device,
 }
 
 impl RankDevice for ClockDevice<'_> {
-    fn run(&mut self, _: &Program, _: usize, compute: &Compute) -> Result<()> {
-        self.now_s.set(self.now_s.get() + self.region_s[compute.region.index()]);
+    fn run(&mut self, _: &Program, index: usize, _: &Compute) -> Result<()> {
+        self.now_s.set(self.now_s.get() + self.computing_s[index]);
         Ok(())
     }
 

@@ -16,6 +16,6 @@ mod link;
 mod memory;
 mod timeline;
 
-pub use clock::{ClassRun, Exchanged, Moved, Simulation, simulate, work};
+pub use clock::{ClassRun, Exchanged, Moved, Simulation, computing_s, simulate, work};
 pub use link::collective_s;
 pub use memory::{Memory, MemoryKind, over_time};

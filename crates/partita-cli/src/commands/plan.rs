@@ -133,6 +133,7 @@ pub fn plan(args: &PlanArgs, session: &Session, output: &mut Output) -> Result<(
     if let Some(folder) = &args.tables {
         check_folder(folder, TABLES, "--tables")?;
     }
+    session.config().note_on_price().into_iter().for_each(|note| output.note(note));
     // A cluster that was named says how many devices there are, unless a mesh does.
     let levels = &session.config().cluster.levels;
     let of_cluster = args.flags.cluster.as_ref().and(levels.last()).and_then(|level| level.ranks);

@@ -74,7 +74,7 @@ pub fn simulate(args: &SimulateArgs, session: &Session, output: &mut Output) -> 
         let built = session.build_model(&model)?;
         Ok((session.price_of(&built)?, session.notes(&model, &built)))
     })?;
-    for note in notes {
+    for note in session.config().note_on_price().into_iter().chain(notes) {
         output.note(note);
     }
     let (set, simulation) = match price {

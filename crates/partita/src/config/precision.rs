@@ -1,5 +1,6 @@
 //! Mixed precision and collectives under matmuls: the keys of `[train]` that choose them.
 
+use super::Config;
 use crate::keys::Section;
 use partita_base::{DType, Diagnostic, Result};
 use partita_cost::Cluster;
@@ -81,5 +82,18 @@ impl Mixed {
         }
         options.validate()?;
         Ok(options)
+    }
+}
+
+impl Config {
+    /// What a predicted price leaves out of the precision; nothing without matmuls in 8 bits.
+    pub fn note_on_price(&self) -> Option<String> {
+        let f8 = self.step.f8?;
+        Some(format!(
+            "matmuls in {} are priced as they run: operands are rounded to 8 bits and multiplied in {}, not by matrix \
+             units of 8 bits",
+            f8.name(),
+            self.train.dtype
+        ))
     }
 }

@@ -406,13 +406,8 @@ fn of_collective(collective: &Collective, place: Place, phase: Phase) -> Option<
 fn of_region(program: &Program, compute: &Compute, place: Place, phase: Phase) -> Item {
     let region = program.region(compute.region);
     let graph = &region.graph;
-    // A broadcast operand is read once.
-    let read = |(value, view): (&partita_ir::ValueId, &View)| {
-        graph.ty(*value).bytes().min(program.buffer(view.buffer).bytes)
-    };
-    let read: usize = graph.inputs.iter().zip(&compute.inputs).map(read).sum();
     let written: usize = graph.outputs.iter().map(|&value| graph.ty(value).bytes()).sum();
-    let mut bytes = (read + written) as f64;
+    let mut bytes = program.cost(compute).bytes;
     let flops_of =
         |node: &partita_ir::Node| node.op.cost(&graph.operand_types(node), &graph.result_types(node)).flops;
     let mut flops: f64 = graph.nodes.iter().map(|node| flops_of(node) * padding(graph, node)).sum();

@@ -49,7 +49,8 @@ pub(super) fn bytes_of_slices(job: &Job, block: &Block, counts: &[usize], in_fli
         Bytes {
             parameters: elements * job.bytes.parameter / over(3),
             gradients: elements * job.bytes.gradient / over(2),
-            optimizer_state: (elements * job.bytes.state + window * job.bytes.host) / over(1),
+            optimizer_state: (elements * (job.bytes.state + job.bytes.update) + window * job.bytes.host)
+                / over(1),
             activations: (saved + transient) / tokens,
             communication: gathered + message,
         }

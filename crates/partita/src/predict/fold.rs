@@ -99,6 +99,7 @@ pub fn job_of(session: &Session, plan: Option<Plan>) -> Result<Job> {
         layers,
         pp,
         chunks,
+        leaves_last: false,
         order: Some(order),
         clocked: true,
         cp,

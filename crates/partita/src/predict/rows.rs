@@ -182,7 +182,6 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
         _ => None,
     };
     let model = model(row, [layers, dim, heads, vocab, seq])?;
-    let megatron_half = !is_sharded && dtype.starts_with("fp16");
     Ok((
         Job {
             block: BlockSpec {
@@ -201,6 +200,8 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
             layers,
             pp,
             chunks,
+            // InternEvo, `partition_uniform`.
+            leaves_last: is_internevo(row),
             order: order.map(Order::named).transpose()?,
             clocked: false,
             // Ranks that share a sequence share parameters too.
@@ -221,44 +222,52 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
                 AttentionKernel::Fused(0.32)
             },
             matmul_rate: if is_eighth { device.eighth_flops_per_s / device.half_flops_per_s } else { 1.0 },
-            bytes: if is_sharded {
-                // Parameters, gradients and moments in single precision, each sharded; gathered in half precision.
-                let reduced = if dtype.contains("PURE") { 2.0 } else { 4.0 };
-                ParameterBytes {
-                    parameter: 4.0,
-                    gradient: 4.0,
-                    state: 8.0,
-                    host: 0.0,
-                    reduced,
-                    gathered: 2.0,
-                }
-            } else {
-                // Parameters and gradients in half precision; master parameters and moments in single precision, and
-                // gradients in single precision too: in DeepSpeed they belong to the sharded states in f16 and not in
-                // bf16, in Megatron-LM bf16 gradients are kept in single precision alone.
-                // NVIDIA's recipes, which overlap the collectives of every axis, reduce gradients in half precision
-                // (`grad_sync_dtype=bf16`, `grad_reduce_in_fp32=False`).
-                let notes = row.text("overlap_notes");
-                let is_deepspeed = notes.contains("DeepSpeed");
-                let is_recipe = notes.contains("recipes") || notes.contains("param gather overlap");
-                let (gradient, state) = match (is_deepspeed, megatron_half || is_recipe) {
-                    (true, true) => (2.0, 16.0),
-                    (true, false) => (6.0, 12.0),
-                    (false, true) => (2.0, 12.0),
-                    (false, false) => (4.0, 12.0),
-                };
-                ParameterBytes {
-                    parameter: 2.0,
-                    gradient,
-                    state,
-                    host: 0.0,
-                    reduced: f64::min(gradient, 4.0),
-                    gathered: 2.0,
-                }
-            },
+            bytes: parameter_bytes(row, is_sharded),
         },
         cluster,
     ))
+}
+
+/// Bytes of a parameter and of what belongs to it, by the software of a run. `is_sharded` says that gradients are sharded.
+fn parameter_bytes(row: &Row, is_sharded: bool) -> ParameterBytes {
+    let (dtype, notes) = (row.text("dtype"), row.text("overlap_notes"));
+    let none = ParameterBytes {
+        parameter: 2.0,
+        gradient: 2.0,
+        state: 12.0,
+        host: 0.0,
+        update: 0.0,
+        reduced: 2.0,
+        gathered: 2.0,
+    };
+    if is_internevo(row) {
+        // Parameters and gradients in half precision; master parameters and moments in single precision. The update also
+        // holds gradients in single precision, and the two temporaries of PyTorch's AdamW, the root of the second moment
+        // and the denominator (InternEvo, `fsdp_optimizer.py` and `hybrid_zero_optim.py`).
+        return ParameterBytes { update: 4.0 + 8.0, ..none };
+    }
+    if is_sharded {
+        // Parameters, gradients and moments in single precision, each sharded; gathered in half precision.
+        let reduced = if dtype.contains("PURE") { 2.0 } else { 4.0 };
+        return ParameterBytes { parameter: 4.0, gradient: 4.0, state: 8.0, reduced, ..none };
+    }
+    // Parameters and gradients in half precision; master parameters and moments in single precision, and gradients in
+    // single precision too: in DeepSpeed they belong to the sharded states in f16 and not in bf16, in Megatron-LM bf16
+    // gradients are kept in single precision alone. NVIDIA's recipes, which overlap the collectives of every axis, reduce
+    // gradients in half precision (`grad_sync_dtype=bf16`, `grad_reduce_in_fp32=False`).
+    let is_recipe = notes.contains("recipes") || notes.contains("param gather overlap");
+    let (gradient, state) = match (notes.contains("DeepSpeed"), dtype.starts_with("fp16") || is_recipe) {
+        (true, true) => (2.0, 16.0),
+        (true, false) => (6.0, 12.0),
+        (false, true) => (2.0, 12.0),
+        (false, false) => (4.0, 12.0),
+    };
+    ParameterBytes { gradient, state, reduced: f64::min(gradient, 4.0), ..none }
+}
+
+/// Whether the software of a run is InternEvo.
+fn is_internevo(row: &Row) -> bool {
+    row.text("source").contains("InternEvo")
 }
 
 /// Whether collectives of data parallel ranks hide behind compute, by what the source says.

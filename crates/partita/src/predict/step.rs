@@ -30,6 +30,9 @@ pub struct Job {
     pub pp: usize,
     /// Stages on each slice.
     pub chunks: usize,
+    /// Whether layers that are left over when stages get equally many go to the last stages, instead of to those in the
+    /// middle.
+    pub leaves_last: bool,
     /// The order of tasks; `None` is 1F1B, interleaved where a slice has several stages.
     pub order: Option<Order>,
     /// Whether the timetable runs over a clock; otherwise its closed form is used.
@@ -71,6 +74,8 @@ pub struct ParameterBytes {
     pub state: f64,
     /// The optimizer's states that are in host memory instead.
     pub host: f64,
+    /// What the update needs beside these while it runs, sharded as the states are.
+    pub update: f64,
     /// The gradient as it is reduced over ranks.
     pub reduced: f64,
     /// The parameter as it is gathered from ranks, and as matmuls read it.
@@ -321,6 +326,18 @@ pub fn layers_of_stages(layers: usize, stages: usize) -> Vec<usize> {
     (0..stages).map(|stage| each + usize::from((begin..begin + left).contains(&stage))).collect()
 }
 
+impl Job {
+    /// Layers on each of its stages.
+    fn layers_of_stages(&self) -> Vec<usize> {
+        let stages = self.pp * self.chunks;
+        let mut counts = layers_of_stages(self.layers, stages);
+        if self.leaves_last {
+            counts.sort_unstable();
+        }
+        counts
+    }
+}
+
 /// Tasks beyond which the closed form is used, not the clock.
 const MOST_TASKS: usize = 60_000;
 
@@ -412,7 +429,7 @@ impl Priced {
     pub fn seconds(&self, job: &Job, software: &Software) -> Result<StepSeconds> {
         let Priced { pieces, exchanges, update_s } = self;
         let stages = job.pp * job.chunks;
-        let counts = layers_of_stages(job.layers, stages);
+        let counts = job.layers_of_stages();
         // Seconds of one microbatch on a stage.
         let of_stage = |stage: usize, backward: usize| {
             let mut seconds = pieces.layer[backward].with(software);
@@ -483,7 +500,7 @@ pub fn forecast_from(
     of_block: &BlockSeconds,
 ) -> Result<Forecast> {
     let seconds = Priced::unfolded(job, block, cluster, of_block).seconds(job, software)?;
-    let counts = layers_of_stages(job.layers, job.pp * job.chunks);
+    let counts = job.layers_of_stages();
     let stages = bytes_of_slices(job, block, &counts, &seconds.in_flight);
     Ok(Forecast { seconds, flops: model_flops(job, block), parameters: whole_parameters(job, block), stages })
 }
@@ -552,7 +569,8 @@ fn timetable_s(job: &Job, per_stage: &[[Seconds; 2]], slowest: Seconds) -> Resul
 pub fn own_bytes(dtype: DType, states: f64) -> ParameterBytes {
     let size = dtype.size_bytes() as f64;
     let (state, host) = (4.0 * states, 0.0);
-    ParameterBytes { parameter: size, gradient: size, state, host, reduced: size, gathered: size }
+    let (reduced, gathered, update) = (size, size, 0.0);
+    ParameterBytes { parameter: size, gradient: size, state, host, update, reduced, gathered }
 }
 
 /// What recomputation is called.

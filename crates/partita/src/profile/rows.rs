@@ -4,7 +4,7 @@ use super::{Ranks, Recording, collective_of, waits};
 use indexmap::IndexMap;
 use partita_cost::Cluster;
 use partita_program::{Action, Instruction, Program, RegionKind};
-use partita_simulate::work;
+use partita_simulate::computing_s;
 use serde::Serialize;
 
 /// What makes a row of the table.
@@ -82,11 +82,8 @@ pub fn rows(recording: &Recording, cluster: &Cluster, by: By, sort: Sort) -> (Ve
     let ranks = &recording.ranks;
     let mut sums = Sums::new();
     let mut busy_ns = 0;
-    let priced: Vec<Vec<f64>> = ranks
-        .programs
-        .iter()
-        .map(|program| program.regions.iter().map(|region| cluster.device.op_s(&work(region))).collect())
-        .collect();
+    let priced: Vec<Vec<f64>> =
+        ranks.programs.iter().map(|program| computing_s(program, &cluster.device)).collect();
     for step in &recording.steps {
         for done in step.instructions(ranks).into_iter().flatten() {
             busy_ns += done.thread_ns;
@@ -103,7 +100,7 @@ pub fn rows(recording: &Recording, cluster: &Cluster, by: By, sort: Sort) -> (Ve
             row.bytes += done.bytes as f64;
             if let Action::Compute(compute) = &instruction.action {
                 row.flops += program.region(compute.region).cost().flops;
-                *roofline_s += priced[done.rank][compute.region.index()];
+                *roofline_s += priced[done.rank][done.instruction];
             }
         }
     }

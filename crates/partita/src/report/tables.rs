@@ -82,7 +82,7 @@ pub fn roofline(session: &Session, set: &ProgramSet, by_op: Option<&[Row]>) -> (
             for program in &set.programs {
                 for instruction in &program.instructions {
                     let Action::Compute(compute) = &instruction.action else { continue };
-                    let work = work(program.region(compute.region));
+                    let work = work(program, compute);
                     let (flops, bytes, seconds) = ops.entry(instruction.origin.what.clone()).or_default();
                     *flops += work.flops;
                     *bytes += work.bytes;

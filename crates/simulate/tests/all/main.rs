@@ -78,7 +78,7 @@ fn one_device_takes_the_sum_of_its_instructions() {
     let mut expected_s = 0.0;
     for instruction in &program.instructions {
         let Action::Compute(compute) = &instruction.action else { panic!("one rank has no collective") };
-        let cost = program.region(compute.region).cost();
+        let cost = program.cost(compute);
         expected_s += device.op_s(&Work { flops: cost.flops, bytes: cost.bytes, dtype: DType::F32 });
     }
     let simulation = predicted(&set, &Cluster::default());
