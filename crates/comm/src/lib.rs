@@ -25,6 +25,7 @@ mod mapped_file;
 mod meeting;
 #[cfg(test)]
 mod meeting_tests;
+mod message_heart;
 mod message_routes;
 mod message_sums;
 mod message_transport;

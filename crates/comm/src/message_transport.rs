@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use partita_base::{CollectiveId, Diagnostic, Result};
 
+use crate::message_heart::MessageHeart;
 use crate::message_routes::{Incoming, Messaging, Output, Slot, turn};
 use crate::messages::{Buffer, Messages, Transfer};
 use crate::notify::Notify;
@@ -60,8 +61,11 @@ pub(crate) struct MessageTransport {
 /// What the threads of this process share.
 struct Link {
     messages: Arc<dyn Messages>,
+    heart: Arc<MessageHeart>,
     first_tag: usize,
     rank_count: usize,
+    /// Per process.
+    ranks: Vec<Range<usize>>,
     specs: Vec<CollectiveSpec>,
     slots: Vec<Slot>,
     peers: Vec<Peer>,
@@ -319,10 +323,12 @@ impl Link {
                 .iter_mut()
                 .filter_map(|(peer, _, transfer)| (!transfer.is_done()).then_some(peer.process))
                 .collect();
-            let is_sent = sending.iter_mut().all(Transfer::is_done);
-            if late.is_empty() && is_sent {
+            let mut others = self.peers.iter().zip(&mut sending);
+            let unsent = others.find_map(|(peer, sent)| (!sent.is_done()).then_some(peer.process));
+            if late.is_empty() && unsent.is_none() {
                 break;
             }
+            self.heart.accuse(late.iter().copied().chain(unsent))?;
             if let Some(process) = late.iter().find(|process| left.contains(process)) {
                 return Err(Diagnostic::new(PROCESS_ENDED, format!("process {process} has ended"))
                     .expected("all processes of the run to continue"));
@@ -380,6 +386,7 @@ impl MessageTransport {
     /// See [`CollectiveSpec::validate`]; E448 if its thread cannot be started.
     pub(crate) fn open(
         messages: Arc<dyn Messages>,
+        heart: Arc<MessageHeart>,
         first_tag: usize,
         rank_count: usize,
         ranks: Vec<Range<usize>>,
@@ -402,8 +409,10 @@ impl MessageTransport {
             notice: Mutex::new(None),
         };
         let link = Arc::new(Link {
+            heart,
             first_tag,
             rank_count,
+            ranks,
             specs,
             slots,
             peers: others.map(peer).collect(),
@@ -555,7 +564,9 @@ impl Transport for MessageTransport {
     }
 
     fn sign(&self, rank: usize) -> Sign {
-        self.link.begun.sign(rank)
+        let link = &*self.link;
+        let process = link.ranks.iter().position(|ranks| ranks.contains(&rank)).unwrap_or(link.own());
+        if process == link.own() { link.begun.sign(rank) } else { link.heart.sign(process) }
     }
 
     fn control_all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {

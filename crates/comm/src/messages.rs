@@ -7,9 +7,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use partita_base::{Diagnostic, Result};
 
+use crate::message_heart::{self, MessageHeart};
 use crate::message_transport::MessageTransport;
 use crate::processes::Processes;
 use crate::spec::CollectiveSpec;
@@ -55,14 +57,16 @@ pub trait Messages: std::fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub struct MessageProcesses {
     messages: Arc<dyn Messages>,
+    heart: Arc<MessageHeart>,
     /// Each world has tags of its own. All processes make the same worlds in the same order.
     next_tag: AtomicUsize,
 }
 
 impl MessageProcesses {
-    /// This process among those that the messages connect.
+    /// This process among those that the messages connect, with a heartbeat.
     pub fn join(messages: Arc<dyn Messages>) -> Arc<dyn Processes> {
-        Arc::new(MessageProcesses { messages, next_tag: AtomicUsize::new(0) })
+        let heart = Arc::new(MessageHeart::start(&messages));
+        Arc::new(MessageProcesses { messages, heart, next_tag: AtomicUsize::new(message_heart::TAG + 1) })
     }
 }
 
@@ -87,9 +91,17 @@ impl Processes for MessageProcesses {
                 .expected(format!("at most {} tags", self.messages.tags()))
                 .found(format!("{} tags", first + count)));
         }
-        let messages = self.messages.clone();
+        let (messages, heart) = (self.messages.clone(), self.heart.clone());
         let ranks = (0..self.count()).map(|process| self.ranks(process, rank_count)).collect();
-        Ok(Arc::new(MessageTransport::open(messages, first, rank_count, ranks, collectives)?))
+        Ok(Arc::new(MessageTransport::open(messages, heart, first, rank_count, ranks, collectives)?))
+    }
+
+    fn tolerate(&self, silence: Duration) {
+        self.heart.tolerate(silence);
+    }
+
+    fn stopped(&self) -> Vec<usize> {
+        (0..self.count()).filter(|&process| self.heart.is_silent(process)).collect()
     }
 }
 

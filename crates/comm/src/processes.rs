@@ -50,6 +50,14 @@ pub trait Processes: std::fmt::Debug + Send + Sync {
         rank_count: usize,
         collectives: Vec<CollectiveSpec>,
     ) -> Result<Arc<dyn Transport>>;
+
+    /// Sets how long another process may have no heartbeat between steps, for processes that joined before this was known.
+    fn tolerate(&self, _silence: Duration) {}
+
+    /// Those of the processes that have had no heartbeat for too long, as far as it is known here.
+    fn stopped(&self) -> Vec<usize> {
+        Vec::new()
+    }
 }
 
 impl dyn Processes {

@@ -9,6 +9,10 @@ use partita::engine::Host;
 use partita_comm::MessageProcesses;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// What a process may take to say why a run ends without another one.
+const TO_SAY_WHY: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     let mpi = match mpi::Mpi::start() {
@@ -18,8 +22,16 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let host = Host { mpi: Some(MessageProcesses::join(mpi.clone())) };
+    let processes = MessageProcesses::join(mpi.clone());
+    let host = Host { mpi: Some(processes.clone()) };
     let code = partita_cli::run_on(std::env::args_os().collect(), &host);
-    mpi.finish();
+    let stopped = processes.stopped();
+    if code == 0 || stopped.is_empty() {
+        mpi.finish();
+    } else if (0..processes.index()).any(|process| !stopped.contains(&process)) {
+        // MPI ends on all processes together, which a stopped one would never do. mpirun ends all after the first that fails:
+        // that is the one that says why.
+        std::thread::sleep(TO_SAY_WHY);
+    }
     ExitCode::from(code)
 }

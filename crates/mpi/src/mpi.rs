@@ -25,8 +25,8 @@ pub struct Mpi {
     index: usize,
     count: usize,
     tags: usize,
-    /// Held by the thread that calls the library.
-    turn: Mutex<()>,
+    /// Held by the thread that calls the library; whether it has ended.
+    turn: Mutex<bool>,
 }
 
 impl Mpi {
@@ -43,17 +43,18 @@ impl Mpi {
                 .help("use an MPI library that was built with threads"));
         }
         let number = |value: c_int| usize::try_from(value).unwrap_or(0);
-        Ok(Mpi { index: number(index), count: number(count), tags: number(tags), turn: Mutex::new(()) })
+        Ok(Mpi { index: number(index), count: number(count), tags: number(tags), turn: Mutex::new(false) })
     }
 
-    /// Ends the library, after all processes have called this.
+    /// Ends the library, after all processes have called this. Messages that are still on their way stay there.
     pub fn finish(&self) {
-        let _turn = self.turn();
+        let mut is_over = self.turn();
+        *is_over = true;
         // SAFETY: it was started, and no message is tested or started any more.
         unsafe { partita_mpi_finish() };
     }
 
-    fn turn(&self) -> MutexGuard<'_, ()> {
+    fn turn(&self) -> MutexGuard<'_, bool> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -95,14 +96,16 @@ impl Messages for Mpi {
     }
 
     fn test(&self, handle: Handle) -> bool {
-        let _turn = self.turn();
+        let is_over = self.turn();
         // SAFETY: a handle of `send` or `receive` that no test has completed.
-        unsafe { partita_mpi_test(pointer(handle)) != 0 }
+        !*is_over && unsafe { partita_mpi_test(pointer(handle)) != 0 }
     }
 
     fn cancel(&self, handle: Handle) {
-        let _turn = self.turn();
-        // SAFETY: as above.
-        unsafe { partita_mpi_cancel(pointer(handle)) };
+        let is_over = self.turn();
+        if !*is_over {
+            // SAFETY: as above.
+            unsafe { partita_mpi_cancel(pointer(handle)) };
+        }
     }
 }

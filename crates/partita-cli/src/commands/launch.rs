@@ -63,6 +63,7 @@ pub fn share(execution: Execution, ranks: usize) -> Result<Execution> {
 /// Those of [`share`].
 pub fn share_on(engine: Engine, host: &Host, execution: Execution, ranks: usize) -> Result<Execution> {
     if let (Engine::Mpi, Some(processes)) = (engine, &host.mpi) {
+        processes.tolerate(execution.watchdog.unwrap_or(Patience::default().silence));
         return among(processes.clone(), execution, ranks, "mpirun -n");
     }
     let Some(place) = std::env::var_os(PLACE) else { return Ok(execution) };
@@ -117,16 +118,25 @@ pub fn alone(engine: Engine) -> Option<String> {
     ))
 }
 
-/// Tells the first process why this one failed; it prints the first reason. All processes call this as they end.
+/// Tells the first process why this one failed; it prints the first reason. All processes call this as they end. Where one is
+/// stopped, the first of the others prints its own reason, or which one is stopped.
 pub fn report_to_first(reason: Option<&Diagnostic>, processes: &Arc<dyn Processes>, output: &mut Output) {
     let text = reason.map(Diagnostic::to_string).unwrap_or_default();
     let world = processes.world(processes.count(), Vec::new());
     let told = world.and_then(|world| world.transport().control_all_gather(text.as_bytes()));
-    if processes.index() > 0 {
+    let stopped = processes.stopped();
+    let first = (0..processes.count()).find(|process| !stopped.contains(process)).unwrap_or(0);
+    if processes.index() != first {
         return;
     }
+    // Processes behind the first one are silent otherwise.
+    let mut own = Output::to(Box::new(std::io::sink()), Box::new(std::io::stderr()), false, None);
+    let output = if first > 0 { &mut own } else { output };
     if let Some(reason) = reason {
         return output.error(reason);
+    }
+    if let (Err(error), false) = (&told, stopped.is_empty()) {
+        return output.error(error);
     }
     let all = told.unwrap_or_default();
     if let Some((index, said)) = all.iter().enumerate().find(|(_, said)| !said.is_empty()) {
