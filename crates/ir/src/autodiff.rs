@@ -8,7 +8,6 @@
 use crate::graph::{Graph, NodeId, Phase, Role, ValueId};
 use crate::literal::Literal;
 use crate::op::{GradientContext, Op, Operation};
-use crate::ops::Composite;
 use crate::traits::Traits;
 use crate::{GraphBuilder, TensorType};
 use partita_base::{Diagnostic, Result};
@@ -44,9 +43,9 @@ pub fn backward(
             node.operands.iter().map(|v| reach.only_parameters[v.index()]).collect();
         builder.enter(&node);
         builder.remat = None;
-        // A composite's gradient is usually one composite; other ops get separate nodes for weights
-        // and inputs, so that a schedule can move weight gradients.
-        let parts: Vec<(Phase, Vec<bool>)> = if node.op.composite().is_some_and(Composite::has_one_gradient) {
+        // If they share no work, weights and inputs get separate nodes, so that a schedule can move weight
+        // gradients.
+        let parts: Vec<(Phase, Vec<bool>)> = if node.op.has_one_gradient() {
             let all = wanted.iter().zip(&of_parameters).all(|(w, p)| !w || *p);
             vec![(if all { Phase::WeightGrad } else { Phase::InputGrad }, wanted)]
         } else {

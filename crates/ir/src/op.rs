@@ -150,6 +150,12 @@ pub trait Operation {
     /// gradient.
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>>;
 
+    /// Whether the cotangents of all operands come from one node, whose work they share. If not, those of weights get nodes
+    /// of their own, which can come later.
+    fn has_one_gradient(&self) -> bool {
+        false
+    }
+
     /// The results for these operands: the reference semantics, slow and simple.
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>>;
 
@@ -262,6 +268,9 @@ macro_rules! ops {
             }
             fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
                 ops!(@each [$($($variant)+)*] self, op => op.gradient(context))
+            }
+            fn has_one_gradient(&self) -> bool {
+                ops!(@each [$($($variant)+)*] self, op => op.has_one_gradient())
             }
             fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
                 ops!(@each [$($($variant)+)*] self, op => op.evaluate(operands, results))

@@ -33,11 +33,6 @@ impl Composite {
         }
     }
 
-    /// Whether its gradient is one composite, `<name>.vjp`, rather than nodes for each operand.
-    pub(crate) fn has_one_gradient(&self) -> bool {
-        self.node_gradients().is_none()
-    }
-
     fn node_gradients(&self) -> Option<NodeGradients> {
         match &self.definition.origin {
             Origin::Template(Template { gradient: Some(Gradient::Nodes(gradient)), .. }) => Some(*gradient),
@@ -125,6 +120,11 @@ impl Operation for Composite {
             gradients[operand] = Some(result);
         }
         Ok(gradients)
+    }
+
+    /// Usually one composite, `<name>.vjp`.
+    fn has_one_gradient(&self) -> bool {
+        self.node_gradients().is_none()
     }
 
     fn evaluate(&self, operands: &[&Literal], _: &[TensorType]) -> Result<Vec<Literal>> {

@@ -141,6 +141,10 @@ impl Operation for Experts {
         Ok(gradients.into_iter().zip(context.wanted).map(|(g, wanted)| g.filter(|_| *wanted)).collect())
     }
 
+    fn has_one_gradient(&self) -> bool {
+        true
+    }
+
     fn evaluate(&self, operands: &[&Literal], _: &[TensorType]) -> Result<Vec<Literal>> {
         evaluate(operands, |b, operands| emit(b, operands, self.experts))
     }
