@@ -36,6 +36,8 @@ const MOST_TP: usize = 8;
 const CHUNKS: [usize; 8] = [2, 3, 4, 5, 6, 8, 10, 12];
 /// The memory that programs need relative to their estimates is below this.
 const SURELY: f64 = 1.2;
+/// What programs with experts may need relative to their estimates: buffers of experts that drop no token are hard to estimate.
+const DOUBT_OF_EXPERTS: f64 = 3.0;
 /// The part of the forward pass of a layer that is at least computed again with its feed-forward block.
 const RECOMPUTED: f64 = 0.4;
 
@@ -106,7 +108,7 @@ struct OnMesh<'a> {
     layer: &'a Layer,
     /// What its plan came from.
     source: &'static str,
-    plan: Plan,
+    plan: Arc<Plan>,
     job: Job,
 }
 
@@ -122,22 +124,40 @@ fn jobs_of<'a>(
         |entry: &Entry| matches!(&entry.primitive, Primitive::Style(style) if style.is_storage());
     let is_free = is_free(&pins) && !pins.entries.iter().any(is_storage);
     let mut jobs = Vec::new();
+    // Meshes with the same kinds of axes have the same plans.
+    let mut plans: BTreeMap<(Within, usize, [bool; 2]), Sources> = BTreeMap::new();
     for mesh in meshes {
-        let gathers = mesh.axis_named("fsdp").is_some_and(|axis| axis.size > 1);
+        let has = |name: &str| mesh.axis_named(name).is_some_and(|axis| axis.size > 1);
+        let gathers = has("fsdp");
         // What a part of a layer recomputes from gathered parameters would keep these.
-        let suits = |layer: &&Layer| {
+        let suits = |layer: &Layer| {
             let keeps_gathered = gathers && layer.recomputed == Recomputed::Part;
             !layer.of_rows.is_empty() && !keeps_gathered
         };
         let on_mesh = session.clone().with_mesh(mesh.clone()).with_microbatches(1);
-        for layer in layers[&within_layer(mesh)].iter().filter(suits) {
-            for plan in stored(mesh, &layer.plan, is_free)? {
-                let away = offloaded(session, layer.source, &plan)?;
-                for (source, plan) in [(layer.source, plan)].into_iter().chain(away) {
-                    match on_mesh.job_under(&plan) {
-                        Ok(job) => jobs.push(OnMesh { mesh, layer, source, plan, job }),
-                        Err(error) => tried.refuse(mesh, source, error),
+        let within = within_layer(mesh);
+        for (number, layer) in layers[&within].iter().enumerate().filter(|(_, layer)| suits(layer)) {
+            let key = (within, number, [gathers, has("dp")]);
+            let sources = match plans.get(&key) {
+                Some(known) => known.clone(),
+                None => {
+                    let mut found: Sources = Vec::new();
+                    for plan in stored(mesh, &layer.plan, is_free)? {
+                        let away = offloaded(session, layer.source, &plan)?;
+                        let all = [(layer.source, plan)].into_iter().chain(away);
+                        found.extend(all.map(|(source, plan)| (source, Arc::new(plan))));
                     }
+                    plans.entry(key).or_insert(found).clone()
+                }
+            };
+            for (source, plan) in sources {
+                match on_mesh.job_under(&plan) {
+                    // The layer is compiled, so the job needs no lines of its own.
+                    Ok(mut job) => {
+                        job.block.plan = None;
+                        jobs.push(OnMesh { mesh, layer, source, plan, job });
+                    }
+                    Err(error) => tried.refuse(mesh, source, error),
                 }
             }
         }
@@ -145,9 +165,13 @@ fn jobs_of<'a>(
     Ok(jobs)
 }
 
+/// Plans with what they come from.
+type Sources = Vec<(&'static str, Arc<Plan>)>;
+
 /// Every number of microbatches and every timetable of these jobs, in closed form.
 fn guesses_of<'a>(session: &Session, jobs: &'a [OnMesh<'a>], freedom: Freedom) -> Result<Vec<Guess<'a>>> {
     let cluster = &session.config().cluster;
+    let doubt = if session.config().model.experts().is_some() { DOUBT_OF_EXPERTS } else { DOUBT };
     let mut guesses: Vec<Guess> = Vec::new();
     for (number, OnMesh { mesh, layer, source, plan, job }) in jobs.iter().enumerate() {
         for microbatches in microbatches_on(session, mesh, freedom) {
@@ -169,8 +193,9 @@ fn guesses_of<'a>(session: &Session, jobs: &'a [OnMesh<'a>], freedom: Freedom) -
                 let kept = forecast.fullest().parameters / job.bytes.parameter;
                 let shared = if matches!(job.zero, 1 | 2) { job.shard_group as f64 } else { 1.0 };
                 let away = job.bytes.host * kept / shared;
-                let fits = (bytes + away) * DOUBT < device.memory_bytes as f64;
-                if *source != layer.source && (fits || away > device.host_bytes as f64) {
+                let fits = (bytes + away) * doubt < device.memory_bytes as f64;
+                let is_away = *source != layer.source;
+                if is_away && (fits || away > device.host_bytes as f64) {
                     continue;
                 }
                 let source = *source;
@@ -185,6 +210,7 @@ fn guesses_of<'a>(session: &Session, jobs: &'a [OnMesh<'a>], freedom: Freedom) -
                     job,
                     step_s,
                     bytes,
+                    away: if is_away { away } else { 0.0 },
                 });
             }
         }

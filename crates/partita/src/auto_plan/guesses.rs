@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const AT_ONCE: usize = 2;
 /// The fewest and the most candidates, timetables apart, whose programs are priced.
 const PRICED: [usize; 2] = [4, 12];
-/// The most of them as long as none fits.
+/// The most of them that do not fit.
 const IN_VAIN: usize = 40;
 /// What programs may take and need relative to their estimates, where none like them is priced.
 pub(super) const DOUBT: f64 = 0.95;
@@ -38,6 +38,8 @@ pub(super) struct Guess<'a> {
     /// Seconds of a step and bytes of the fullest rank, in closed form.
     pub step_s: f64,
     pub bytes: f64,
+    /// Bytes of the fullest rank that are in host memory.
+    pub away: f64,
 }
 
 /// Guesses with the same small steps and other timetables.
@@ -57,6 +59,7 @@ pub(super) fn priced(session: &Session, guesses: Vec<Guess>, watch: Watch) -> Tr
     let (mut count, mut in_vain) = (0, 0);
     while count < PRICED[1] && in_vain < IN_VAIN && !kin.is_empty() {
         let best_s = pricing.best_s();
+        let fitting = pricing.fitting();
         let mut order: Vec<(bool, f64, usize)> = Vec::new();
         for (number, kin) in kin.iter().enumerate() {
             let Some((is_large, key)) = pricing.promise(kin) else { continue };
@@ -67,7 +70,7 @@ pub(super) fn priced(session: &Session, guesses: Vec<Guess>, watch: Watch) -> Tr
         }
         order.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
         let is_done = |&(is_large, step_s, _): &(bool, f64, usize)| is_large || step_s >= best_s;
-        if best_s.is_finite() && count >= PRICED[0] && order.first().is_none_or(is_done) {
+        if best_s.is_finite() && count + in_vain >= PRICED[0] && order.first().is_none_or(is_done) {
             break;
         }
         let mut chosen: Vec<usize> = Vec::new();
@@ -89,7 +92,7 @@ pub(super) fn priced(session: &Session, guesses: Vec<Guess>, watch: Watch) -> Tr
         let chosen: Vec<Kin> = chosen.into_iter().map(|number| kin.remove(number)).collect();
         meshes.extend(chosen.iter().map(|kin| kin[0].mesh.to_string()));
         pricing.price(&chosen);
-        match pricing.best_s().is_finite() {
+        match pricing.fitting() > fitting {
             true => count += chosen.len(),
             false => in_vain += chosen.len(),
         }
@@ -128,6 +131,12 @@ impl<'a> Pricing<'a> {
         Pricing { session, watch, small, tried, known, expected, of_layers: BTreeMap::new() }
     }
 
+    /// Whether what a guess offloads may have to: it does not, as far as known, fit beside the rest.
+    fn may_offload(&self, guess: &Guess) -> bool {
+        let share = self.expected(guess)[1] / guess.bytes.max(1.0);
+        guess.away == 0.0 || (guess.bytes + guess.away) * share >= self.limit() as f64
+    }
+
     /// Seconds and bytes that the programs of a guess are expected to take and need. The bytes of one kind of layer say little
     /// about those of another one: where none is known, at most [`MOST_DOUBT`] times the estimate.
     fn expected(&self, guess: &Guess) -> [f64; 2] {
@@ -143,6 +152,11 @@ impl<'a> Pricing<'a> {
         self.session.config().cluster.device.memory_bytes
     }
 
+    /// The candidates that fit.
+    fn fitting(&self) -> usize {
+        self.tried.found.iter().filter(|candidate| candidate.bytes <= self.limit()).count()
+    }
+
     /// Seconds of the best candidate that fits.
     fn best_s(&self) -> f64 {
         let fitting = self.tried.found.iter().filter(|candidate| candidate.bytes <= self.limit());
@@ -156,7 +170,8 @@ impl<'a> Pricing<'a> {
             let is_large = bytes > self.limit() as f64;
             (is_large, if is_large { bytes } else { step_s })
         };
-        kin.iter().map(of).min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))
+        let kin = kin.iter().filter(|guess| self.may_offload(guess));
+        kin.map(of).min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))
     }
 
     /// What is expected to be needed by the smallest of guesses.

@@ -94,7 +94,8 @@ impl Context<'_> {
         let one_each =
             |strategy: &Strategy| self.mixed_axes || strategy.factors.iter().all(|list| list.len() <= 1);
         let suits = |strategy: &&Strategy| {
-            let shared = !(self.split_contractions && matches!(node.op, Op::DotGeneral(_)));
+            let contracts = matches!(node.op, Op::DotGeneral(_) | Op::Convolution(_));
+            let shared = !(self.split_contractions && contracts);
             self.keeps_fixed(node, rule, strategy)
                 && passes(rule, strategy)
                 && one_each(strategy)
@@ -188,6 +189,32 @@ impl Context<'_> {
             let cost = self.step(node, produced, std::slice::from_ref(&to));
             all.push((vec![to], cost));
         }
+        // One exchange for all readers that need another dimension sharded.
+        if is_shared && is_moved_once(&node.op) {
+            for to in self.moved(*result, from) {
+                let cost = self.step(node, produced, std::slice::from_ref(&to));
+                all.push((vec![to], cost));
+            }
+        }
+        all
+    }
+
+    /// A layout with each free axis that shards a dimension alone on each dimension that nothing shards instead.
+    fn moved(&self, value: ValueId, from: &Sharding) -> Vec<Sharding> {
+        let shape = &self.graph.ty(value).shape;
+        let mut all = Vec::new();
+        for dim in (0..shape.len()).filter(|_| !from.is_partial()) {
+            let [axis] = from.dims[dim].axes[..] else { continue };
+            for other in (0..shape.len()).filter(|_| self.free.contains(&axis)) {
+                let unit = self.units.unit(value, other);
+                if from.dims[other].axes.is_empty() && shape[other].is_multiple_of(axis.size * unit) {
+                    let mut to = from.clone().with_dim(dim, []).with_dim(other, [axis]);
+                    to.dims[other].unit = unit;
+                    to.normalise(self.priced.mesh, shape);
+                    all.push(to);
+                }
+            }
+        }
         all
     }
 
@@ -235,6 +262,12 @@ impl Context<'_> {
         }
         layouts
     }
+}
+
+/// Whether the result of an op may be kept with another dimension sharded: of contractions, and of what reorders their
+/// results. All others compute as fast in the layout of their readers.
+pub(super) fn is_moved_once(op: &Op) -> bool {
+    matches!(op, Op::DotGeneral(_) | Op::Convolution(_) | Op::Transpose(_))
 }
 
 /// Whether the results of a node are exchanged once in a step: in the update, and gradients of parameters, which

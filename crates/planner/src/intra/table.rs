@@ -1,6 +1,6 @@
 //! The whole step as a problem for the solver, and what a solution means.
 
-use super::choices::{Choice, Context, complete, once};
+use super::choices::{Choice, Context, complete, is_moved_once, once};
 use super::prices::{Forbidden, Priced, Prices};
 use crate::solver::{Effort, Outcome, Problem, Solution, solve};
 use partita_base::{Diagnostic, Result};
@@ -198,7 +198,10 @@ impl<'a> Table<'a> {
         let is_splat = matches!(&node.op, Op::Constant(constant) if constant.value.is_splat());
         let repeats = matches!(node.op, Op::BroadcastInDim(_)) && self.graph.ty(node.operands[0]).rank() == 0;
         let is_fill = is_splat || repeats;
-        let leader = self.leader(&context.rules[index], index).filter(|_| !is_fill && !choices.is_empty());
+        // A transpose for several readers chooses: it exchanges once what each of them would.
+        let is_shared = node.results.iter().any(|result| context.readers[result.index()] > 1);
+        let chooses = is_fill || choices.is_empty() || is_shared && is_moved_once(&node.op);
+        let leader = self.leader(&context.rules[index], index).filter(|_| !chooses);
         let (variable, choices) = match leader {
             Some(operand) => {
                 let Offered { variable, layouts, .. } = self.offered(node.operands[operand]).clone();
@@ -443,7 +446,8 @@ impl<'a> Table<'a> {
 }
 
 /// The choice of an op that follows an operand in this layout: one that reads the operand as it is, if there is one; of
-/// these the cheapest, with the operand's reshard; of equal ones that with most shards.
+/// these, for several readers, one that reduces what they would reduce each; of these the cheapest, with the operand's
+/// reshard; of equal ones that with most shards.
 fn following(
     context: &Context,
     index: usize,
@@ -451,12 +455,14 @@ fn following(
     layout: &Sharding,
     choices: &[Choice],
 ) -> Choice {
-    let value = context.graph.nodes[index].operands[operand];
+    let node = &context.graph.nodes[index];
+    let value = node.operands[operand];
+    let is_shared = node.results.iter().any(|result| context.readers[result.index()] > 1);
     let rank = |choice: &&Choice| {
         let needed = &choice.required[operand];
         let moved = context.reshard(value, layout, needed);
         (
-            needed != layout,
+            (needed != layout, is_shared && choice.kept.iter().any(Sharding::is_partial)),
             moved + choice.cost,
             std::cmp::Reverse(choice.ways),
             choice.kept != choice.produced,
