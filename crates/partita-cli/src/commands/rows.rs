@@ -194,9 +194,14 @@ fn predict(measured: &[Measured]) -> Rows {
         let forecast = run.and_then(|run| run.forecast(&software_of[&row.source]).ok());
         let bytes = forecast.as_ref().map(|forecast| forecast.fullest().total());
         let beside = if whole_device.contains(row.source.as_str()) { DEVICE_BYTES } else { CONTEXT_BYTES };
-        let runs_out = run.zip(bytes).map(|(run, bytes)| {
+        let runs_out = run.zip(forecast.as_ref()).map(|(run, forecast)| {
+            let fullest = forecast.fullest();
+            let needed = match run.measured.is_made_to_fit {
+                true => fullest.parameters + fullest.gradients + fullest.optimizer_state,
+                false => fullest.total() + beside,
+            };
             // What is not published may have been what makes the step fit.
-            run.measured.is_recompute_known && bytes + beside > run.cluster.device.memory_bytes as f64
+            run.measured.is_recompute_known && needed > run.cluster.device.memory_bytes as f64
         });
         if let (Some(bytes), Some((measured, kind))) = (bytes, &row.memory) {
             let beside = if kind.contains("nvidia-smi") { DEVICE_BYTES } else { 0.0 };

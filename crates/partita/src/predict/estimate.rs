@@ -192,7 +192,10 @@ fn job(
         shard_group: if zero > 0 { dp } else { 1 },
         gathers_stages: false,
         overlaps: true,
+        broadcasts: false,
         matmul_rate: 1.0,
+        casts: 0.0,
+        launch_s: 0.0,
         attention: AttentionKernel::Fused(0.5),
         bytes: ParameterBytes {
             parameter: 4.0,

@@ -15,6 +15,9 @@ pub(super) struct Exchanges {
     pub(super) keys: [f64; 2],
     /// Once a step.
     pub(super) step_s: f64,
+    /// What parameters take beyond a gather where each rank sends its own to all others, one after another: each passes
+    /// from rank to rank.
+    pub(super) broadcasts_s: f64,
     /// One microbatch from one stage to the next.
     pub(super) send_s: f64,
 }
@@ -61,6 +64,9 @@ impl Exchanges {
         let kept = block.stream_bytes / job.block.model.stream().map_or(1, |[_, _, dim]| dim) as f64;
         let split_tokens = if job.block.sequence_parallel { 1.0 } else { job.block.tp as f64 };
         let keys = seconds(Cost::AllGather, 2.0 * kept * job.kv_features as f64 / split_tokens, &ring);
-        Exchanges { keys: [keys, 2.0 * keys], of_layer: passes, of_ends: ends, step_s, send_s }
+        let hops = cluster.rings_among(&sharded).into_iter().map(|ring| ring.link.latency_s * (ring.ranks - 1) as f64);
+        let broadcasts_s =
+            if job.broadcasts && matches!(job.zero, 1 | 2) { sharded.len() as f64 * hops.sum::<f64>() } else { 0.0 };
+        Exchanges { broadcasts_s, keys: [keys, 2.0 * keys], of_layer: passes, of_ends: ends, step_s, send_s }
     }
 }

@@ -110,7 +110,10 @@ pub fn job_of(session: &Session, plan: Option<Plan>) -> Result<Job> {
         shard_group,
         gathers_stages: pp > 1,
         overlaps: true,
+        broadcasts: false,
         matmul_rate: 1.0,
+        casts: 0.0,
+        launch_s: 0.0,
         attention: AttentionKernel::Fused(0.5),
         bytes,
     })

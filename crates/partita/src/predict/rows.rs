@@ -60,6 +60,8 @@ pub struct Measured {
     pub ran_out: bool,
     /// Whether it is published what the backward pass computes again.
     pub is_recompute_known: bool,
+    /// Whether a compiler that knows all sizes ahead computes more again until the step fits, as XLA does for TPUs.
+    pub is_made_to_fit: bool,
     /// What to predict, or why it cannot be.
     pub job: std::result::Result<(Job, Cluster), String>,
 }
@@ -90,6 +92,7 @@ fn measured(row: &Row) -> Result<Measured> {
         memory,
         ran_out: row.text("status") == "oom",
         is_recompute_known: !row.text("recompute").is_empty(),
+        is_made_to_fit: row.text("hw_gpu").starts_with("TPU"),
         job: match job(row) {
             Ok(job) => Ok(job),
             Err(Refusal::Malformed(error)) => return Err(error),
@@ -97,6 +100,13 @@ fn measured(row: &Row) -> Result<Measured> {
         },
     })
 }
+
+/// Bytes that rounding to 8 bits writes, relative to those that a matmul moves in 16 bits.
+const CASTS: f64 = 0.5;
+
+/// Seconds that a kernel takes beside its work where the host waits for each one before it launches the next
+/// (`CUDA_LAUNCH_BLOCKING=1`). PyTorch runs several kernels for one of a program that is fused.
+const BLOCKING_LAUNCH_S: f64 = 100e-6;
 
 /// Why a row has no job.
 enum Refusal {
@@ -212,7 +222,8 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
             zero,
             shard_group,
             gathers_stages: false,
-            overlaps: overlaps(row.text("overlap_notes"), is_sharded),
+            // InternEvo's configs have `overlap_sync_grad=True`.
+            overlaps: is_internevo(row) || overlaps(row.text("overlap_notes"), is_sharded),
             attention: if is_unfused {
                 AttentionKernel::unfused(dim / heads)
             } else if attention.contains("cudnn") || device.half_flops_per_s < 400e12 {
@@ -221,6 +232,11 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
                 // Kernels written for the generation before.
                 AttentionKernel::Fused(0.32)
             },
+            broadcasts: is_internevo(row),
+            // Blocks along the contraction, as in MXFP8, differ between the forward and the backward pass: an operand is
+            // rounded for each.
+            casts: if dtype.contains("mxfp8") { 2.0 * CASTS } else { CASTS },
+            launch_s: if row.text("overlap_notes").contains("LAUNCH_BLOCKING") { BLOCKING_LAUNCH_S } else { 0.0 },
             matmul_rate: if is_eighth { device.eighth_flops_per_s / device.half_flops_per_s } else { 1.0 },
             bytes: parameter_bytes(row, is_sharded),
         },

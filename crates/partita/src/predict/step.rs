@@ -55,8 +55,15 @@ pub struct Job {
     pub shard_group: usize,
     /// Whether the collectives of data parallel ranks hide behind the backward pass.
     pub overlaps: bool,
+    /// Whether each rank sends the parameters that it updated to all others under ZeRO stages 1 and 2, one rank after
+    /// another, instead of one gather.
+    pub broadcasts: bool,
     /// The rate of matmuls of layers relative to that of the cluster's device: 2 for most devices in 8 bits.
     pub matmul_rate: f64,
+    /// Bytes that rounding to 8 bits writes, relative to those that a matmul moves in 16 bits.
+    pub casts: f64,
+    /// Seconds of a kernel's launch that no other kernel hides.
+    pub launch_s: f64,
     /// How attention is computed.
     pub attention: AttentionKernel,
     /// Bytes of a parameter and of what belongs to it.
@@ -93,11 +100,13 @@ pub struct Software {
     pub launch_s: f64,
     /// The part of a step that each doubling of the number of ranks adds, since all wait for the slowest.
     pub stragglers: f64,
+    /// The same for each doubling of the ranks that wait for each other in every layer, as where these gather parameters.
+    pub layer_stragglers: f64,
 }
 
 impl Default for Software {
     fn default() -> Software {
-        Software { compute: 1.0, communication: 1.0, launch_s: 0.0, stragglers: 0.0 }
+        Software { compute: 1.0, communication: 1.0, launch_s: 0.0, stragglers: 0.0, layer_stragglers: 0.0 }
     }
 }
 
@@ -123,8 +132,6 @@ impl AttentionKernel {
 
 /// The part of the rate of a large matmul that the small ones of attention reach.
 const UNFUSED: f64 = 0.6;
-/// Bytes that rounding to 8 bits writes, relative to those that a matmul moves in 16 bits.
-const CASTS: f64 = 0.5;
 /// The part of a link's bandwidth that a collective reaches.
 pub(super) const LINK: f64 = 0.8;
 
@@ -225,11 +232,13 @@ impl Seconds {
 #[derive(Clone, Copy, Debug)]
 struct Rates {
     matmul: f64,
+    casts: f64,
     attention: AttentionKernel,
 }
 
 /// Seconds of an instruction.
-fn item_s(item: &Item, cluster: &Cluster, Rates { matmul: matmul_rate, attention }: Rates) -> Seconds {
+fn item_s(item: &Item, cluster: &Cluster, rates: Rates) -> Seconds {
+    let Rates { matmul: matmul_rate, casts, attention } = rates;
     let one = Seconds { kernels: 1.0, ..Seconds::default() };
     let device = &cluster.device;
     let memory_s = device.memory_s(item.bytes.max(1.0));
@@ -241,7 +250,7 @@ fn item_s(item: &Item, cluster: &Cluster, Rates { matmul: matmul_rate, attention
         Work::Matmul => {
             let rate = if item.place == Place::Layers { matmul_rate } else { 1.0 };
             // What a matmul in 8 bits reads is rounded and written first.
-            let casts_s = if rate > 1.0 { CASTS * memory_s } else { 0.0 };
+            let casts_s = if rate > 1.0 { casts * memory_s } else { 0.0 };
             Seconds { compute: matmul_s(item.flops, rate) + casts_s, ..one }
         }
         Work::Attention { causal, backward, scores } => {
@@ -350,7 +359,7 @@ pub struct BlockSeconds {
 impl BlockSeconds {
     /// Prices a block for the kernels of a job.
     pub fn of(job: &Job, block: &Block, cluster: &Cluster) -> BlockSeconds {
-        let rates = Rates { matmul: job.matmul_rate, attention: job.attention };
+        let rates = Rates { matmul: job.matmul_rate, casts: job.casts, attention: job.attention };
         BlockSeconds { pieces: Pieces::of(block, cluster, rates, job.cp) }
     }
 
@@ -428,6 +437,7 @@ impl Priced {
     /// E463 for a timetable of other numbers than the job's.
     pub fn seconds(&self, job: &Job, software: &Software) -> Result<StepSeconds> {
         let Priced { pieces, exchanges, update_s } = self;
+        let software = &Software { launch_s: software.launch_s + job.launch_s, ..*software };
         let stages = job.pp * job.chunks;
         let counts = job.layers_of_stages();
         // Seconds of one microbatch on a stage.
@@ -465,11 +475,14 @@ impl Priced {
         let slowest = slowest.unwrap_or_default();
         let (passes_s, in_flight) = timetable_s(job, &per_stage, slowest)?;
         let hidden = if job.overlaps { slices.iter().map(|slice| slice.1).fold(0.0, f64::max) } else { 0.0 };
-        let sync_s = (exchanges.step_s * software.communication - hidden).max(0.0);
+        let sync_s = (exchanges.step_s * software.communication - hidden).max(0.0)
+            + exchanges.broadcasts_s * software.communication;
         let update_s = update_s * software.compute;
         let alone_s = passes_s + sync_s + update_s;
         let ranks = job.pp * job.dp * job.block.tp * job.block.ep;
-        let waiting_s = alone_s * software.stragglers * (ranks as f64).log2();
+        let in_layers = if job.zero == 3 { job.shard_group as f64 } else { 1.0 };
+        let waiting = software.stragglers * (ranks as f64).log2() + software.layer_stragglers * in_layers.log2();
+        let waiting_s = alone_s * waiting;
         Ok(StepSeconds {
             step_s: alone_s + waiting_s,
             compute_s: slowest.compute + update_s,
