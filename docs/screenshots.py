@@ -59,7 +59,7 @@ def notebook(chromium, folder, images):
     path = ROOT / "python" / "examples" / "notebook.ipynb"
     command = [sys.executable, "-m", "nbconvert", "--to", "html", "--execute", "--output-dir", folder, path]
     subprocess.run(command, check=True)
-    picture(chromium, Path(folder) / "notebook.html", "notebook", "1200,1500", [], images, folder)
+    picture(chromium, Path(folder) / "notebook.html", "notebook", "1200,1140", [], images, folder)
 
 
 def typed(command, folder):

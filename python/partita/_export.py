@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from partita import _partita
 from partita._error import refuse
 from partita._load import Model
+from partita._origin import place
 from partita._reached import Reached, only_trained
 from partita._rows import ranges_of
 
@@ -269,7 +270,7 @@ def _gradients_of_their_own() -> Iterator[list[str]]:
         def register(self: Any, hook: Any) -> Any:
             frame = sys._getframe(1)
             if is_own(frame.f_globals.get("__name__", "")):
-                note(f"{name} at {frame.f_code.co_filename}:{frame.f_lineno}")
+                note(f"{name} at {place(frame)}")
             return original(self, hook)
 
         return register

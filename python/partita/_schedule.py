@@ -10,6 +10,7 @@ from typing import Any
 
 from partita import _partita, optim
 from partita._load import Model
+from partita._origin import place
 from partita._partita import Mesh, Plan, Report
 
 __all__ = ["At", "Schedule", "Subgraphs"]
@@ -51,7 +52,7 @@ def caller() -> str:
     here = os.path.dirname(os.path.abspath(__file__)) + os.sep
     while frame.f_back is not None and os.path.abspath(frame.f_code.co_filename).startswith(here):
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return place(frame)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from typing import Any
 
 from partita._averages import Average, Averages, shapes_text
 from partita._observed import observe, observe_with
+from partita._origin import place
 
 __all__ = [
     "ProfilerAction",
@@ -420,4 +421,4 @@ def _caller() -> str:
     inside = (*roots, contextlib.__file__)
     while frame.f_back is not None and os.path.abspath(frame.f_code.co_filename).startswith(inside):
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return place(frame)

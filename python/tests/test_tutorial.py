@@ -14,13 +14,16 @@ from pathlib import Path
 
 import pytest
 
+import partita
+
 TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "TUTORIAL.md"
 BLOCK = re.compile(r"(?:<!-- file: (\S+) -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
 
 
 def test_the_tutorial_can_be_typed_in_to_its_last_line(tmp_path):
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    commands = 0
+    package = str(Path(partita.__file__).resolve().parents[1])
+    environment, commands = os.environ | {"COLUMNS": "200", "PYTHONPATH": package}, 0
     for name, language, text in BLOCK.findall(TUTORIAL.read_text()):
         if name:
             (tmp_path / name).write_text(text)
@@ -31,7 +34,7 @@ def test_the_tutorial_can_be_typed_in_to_its_last_line(tmp_path):
             program, *arguments = shlex.split(line)
             interpreter = {"python": [sys.executable], "partita": [sys.executable, "-m", "partita"]}[program]
             command = [*interpreter, *arguments]
-            done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=os.environ | {"COLUMNS": "200"})
+            done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
             assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
             pattern = re.sub(r"\.\.$", "...", expected, flags=re.MULTILINE)
             same = doctest.OutputChecker().check_output(pattern, done.stdout, doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)

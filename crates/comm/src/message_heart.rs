@@ -130,7 +130,9 @@ impl MessageHeart {
                 let silence = self.silence(process);
                 Err(Diagnostic::new("E443", format!("process {process} has not run for {silence:.1?}"))
                     .expected("all processes of the run to continue")
-                    .help("it is stopped, as by SIGSTOP, or its host has no memory left or cannot be reached"))
+                    .help(
+                        "it is stopped, as by SIGSTOP, or its host has no memory left or cannot be reached",
+                    ))
             }
             None => Ok(()),
         }

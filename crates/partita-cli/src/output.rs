@@ -516,8 +516,9 @@ fn verify_text(report: &Report, with: &str) -> String {
         text += &format!("and {} more tensors, closer than these\n", worst.len() - rows.len());
     }
     if report.excused() > 0 {
+        let elements = if report.excused() == 1 { "element is" } else { "elements are" };
         text += &format!(
-            "{} elements are beyond the tolerance, by no more than the rounding of their gradient explains\n",
+            "{} {elements} beyond the tolerance, by no more than the rounding of the gradient explains\n",
             report.excused()
         );
     }

@@ -15,12 +15,12 @@ struct Post {
     sent: BTreeMap<Key, Vec<Option<Vec<u8>>>>,
     received: BTreeMap<Key, usize>,
     random: u64,
-    /// Bytes by sender, without those of notices and of the control channel.
+    /// Bytes by sender, without those of heartbeats, notices and the control channel.
     bytes: BTreeMap<usize, usize>,
 }
 
-/// Tags of a world before those of its collectives.
-const OWN_TAGS: usize = 2;
+/// Tags before those of the collectives of the first world: heartbeats, notices, the control channel.
+const OWN_TAGS: usize = 3;
 
 impl Post {
     fn draw(&mut self) -> u64 {

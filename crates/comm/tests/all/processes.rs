@@ -370,3 +370,37 @@ fn a_file_that_cannot_be_made_is_told_and_waited_for_by_nobody() {
     });
     assert_eq!(codes, ["E448", "E447"]);
 }
+
+#[test]
+fn a_process_without_a_heartbeat_is_named_and_a_slow_one_is_waited_for() {
+    let silence = Duration::from_millis(600);
+    let mut all = mailbox::join(3, 5);
+    let stopped = all.pop().unwrap();
+    for process in &all {
+        process.tolerate(silence);
+    }
+    // Until all have been heard.
+    std::thread::sleep(2 * silence);
+    assert!(all.iter().all(|process| process.stopped().is_empty()));
+    let gather = |process: &Arc<dyn Processes>| {
+        process.world(process.count(), Vec::new()).unwrap().transport().control_all_gather(b"here")
+    };
+    std::thread::scope(|scope| {
+        let late = scope.spawn(|| {
+            std::thread::sleep(3 * silence);
+            gather(&stopped)
+        });
+        let others: Vec<_> = all.iter().map(|process| scope.spawn(|| gather(process))).collect();
+        for other in others.into_iter().chain([late]) {
+            assert_eq!(other.join().unwrap().unwrap(), vec![b"here".to_vec(); 3]);
+        }
+    });
+    // Its heartbeat ends, and it says nothing, as after SIGSTOP.
+    drop(stopped);
+    for process in &all {
+        let error = gather(process).unwrap_err();
+        assert_eq!(error.code, "E443");
+        assert!(error.message.starts_with("process 2 has not run for "), "{error}");
+        assert_eq!(process.stopped(), [2]);
+    }
+}

@@ -60,6 +60,12 @@ fn config(args: &ReportArgs) -> Result<(&str, Vec<String>)> {
             .expected("--model with a config, such as --model gpt")
             .found("a plan alone")
             .help(format!("partita report {} --model gpt --out {}", args.source, args.out.display()))),
+        (Some(_), false) if args.source.ends_with(".toml") && !Path::new(&args.source).exists() => {
+            Err(Diagnostic::new("E005", "there is no such plan file")
+                .at(args.source.clone())
+                .expected("a plan file, such as `partita plan --out` writes")
+                .help("`partita export CONFIG --for toml --out plan.toml` writes the plan of a config"))
+        }
         (Some(model), false) => {
             Err(Diagnostic::new("E033", "only a plan file is reported for a model of another config")
                 .at("--model")

@@ -36,12 +36,8 @@ pub fn report(session: &Session, measured: &Measured) -> Result<Report> {
     let large = unfold::unfolded(session, plan.as_ref(), &SmallSteps::default())?;
     let (stages, layers) = unfold::small_size(session)?;
     let small = SmallStep::of(&session.clone().in_this_process(), plan.as_ref(), stages, layers)?;
-    let config = session.config();
-    let mut report = Report {
-        title: format!("{} on mesh {}", config.model.name(), session.mesh()),
-        facts: facts(session, &large),
-        ..Report::default()
-    };
+    let mut report =
+        Report { title: super::title(session, measured), facts: facts(session, &large), ..Report::default() };
     let figures = (large.forecast.seconds.step_s, large.forecast.fullest().total() as u64);
     runs::compare(&mut report, &measured.runs, figures)?;
     let slices = session.mesh().slices(PIPELINE_AXIS);

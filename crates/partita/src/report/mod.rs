@@ -63,12 +63,21 @@ pub fn report(session: &Session, measured: &Measured) -> Result<Report> {
     let built = session.build_model(&model)?;
     let set = session.lower(&built)?;
     let simulation = simulate(&set, &session.config().cluster)?;
-    let title = format!("{} on mesh {}", session.config().model.name(), session.mesh());
+    let title = title(session, measured);
     let mut report = Report { title, ..Report::default() };
     report.facts = facts(session, model.parameter_count(), &set, &simulation, measured);
     runs::compare(&mut report, &measured.runs, runs::figures(&simulation))?;
     details(&mut report, session, &built, &set, &simulation, measured)?;
     Ok(report)
+}
+
+/// What the page is about: the step, and beside which run it is put.
+fn title(session: &Session, measured: &Measured) -> String {
+    let step = format!("{} on mesh {}", session.config().model.name(), session.mesh());
+    match &measured.runs[..] {
+        [run, other, ..] => format!("{}, {step}, beside {}", run.name, other.name),
+        _ => step,
+    }
 }
 
 /// What is read off the programs of a step.
