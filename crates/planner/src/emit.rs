@@ -165,11 +165,9 @@ fn whole(mesh: &Mesh, axes: &[String], module: &str, layout: &Sharding) -> Vec<R
 /// A line for each axis that shards the same dimension of every fed tensor of at least two dimensions.
 fn fed(graph: &Graph, mesh: &Mesh, axes: &[String], found: &Found) -> Vec<Request> {
     let is_fed = |value: &&ValueId| graph.value(**value).role == Role::Input && graph.ty(**value).rank() >= 2;
-    let lines = graph
-        .inputs
-        .iter()
-        .filter(is_fed)
-        .map(|&value| cuts(mesh, &left(graph, value, mesh, axes), "", "input", &found.layouts[value.index()]));
+    let lines = graph.inputs.iter().filter(is_fed).map(|&value| {
+        cuts(mesh, &left(graph, value, mesh, axes), "", "input", &found.layouts[value.index()])
+    });
     let lines: Vec<Vec<Request>> = lines.collect();
     let Some((first, others)) = lines.split_first() else { return Vec::new() };
     first.iter().filter(|line| others.iter().all(|other| other.contains(line))).cloned().collect()

@@ -528,6 +528,7 @@ fn searched(
     let mut search = Options::new(freedom.prices(&config.cluster, slice));
     search.batch_axes = DATA_AXES.map(str::to_string).to_vec();
     search.split_contractions = true;
+    search.moves_shared = false;
     search.effort = EFFORT;
     let table = Table::new(step, slice, &search)?;
     let enumerating = start.elapsed();

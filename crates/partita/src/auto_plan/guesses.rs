@@ -75,7 +75,7 @@ pub(super) fn priced(session: &Session, guesses: Vec<Guess>, watch: Watch) -> Tr
         }
         let mut chosen: Vec<usize> = Vec::new();
         // As long as none fits, one of them is the smallest.
-        if in_vain >= PRICED[0] && best_s.is_infinite() {
+        if best_s.is_infinite() && (in_vain >= PRICED[0] || order.is_empty()) {
             let least = |number: &usize| pricing.least_bytes(&kin[*number]);
             chosen.extend((0..kin.len()).min_by(|a, b| least(a).total_cmp(&least(b))));
         }

@@ -114,7 +114,8 @@ impl<'a> Search<'a> {
         let runner = one.step_runner();
         let tools = Tools { registry: &Registry::default(), runner: &runner };
         let model = if self.is_whole && *repeats == 1 { model.clone() } else { one.model()? };
-        let steps = annotated_steps(&with_loss(model)?, &self.given, one.mesh(), &one.build_options(), &tools)?;
+        let steps =
+            annotated_steps(&with_loss(model)?, &self.given, one.mesh(), &one.build_options(), &tools)?;
         let (slice, step) = steps.first().ok_or_else(|| Diagnostic::new("E523", "the mesh has no slices"))?;
         time.tracing += start.elapsed();
         let axes = slice.axes.iter().filter(|axis| axis.size > 1).map(|axis| axis.name.clone());
@@ -140,6 +141,7 @@ impl<'a> Search<'a> {
             let mut search = Options::new(freedom.prices(cluster, slice));
             search.batch_axes = DATA_AXES.map(str::to_string).to_vec();
             search.mixed_axes = mixed_axes;
+            search.moves_shared = false;
             search.repeats = *repeats;
             search.split_contractions |= split_contractions;
             let table = Table::new(step, slice, &search)?;

@@ -19,9 +19,7 @@ use partita_mesh::Mesh;
 use partita_nn::Model;
 use partita_pipeline::Order;
 use partita_planner::intra::Prices;
-use partita_schedule::{
-    Entry, Kind, Offloaded, PIPELINE_AXIS, Plan, Primitive, ReadyOptions, batch_shards,
-};
+use partita_schedule::{Entry, Kind, Offloaded, PIPELINE_AXIS, Plan, Primitive, ReadyOptions, batch_shards};
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicUsize, Ordering as AtomicOrdering};
 use std::sync::{Mutex, PoisonError};

@@ -79,12 +79,11 @@ impl<'a> Trial<'a> {
             Err(error) => tried.refuse(&mesh, PLANNER, error),
         }
         self.time.checking += start.elapsed();
-        let layouts =
-            self.searches.of(&self.session, self.model, self.pins, self.freedom, &mut self.time);
-        let mut searched = layouts.as_ref().ok().map(|layouts| Searched {
-            mesh: slice_of(&mesh),
-            ..layouts.searched.clone()
-        });
+        let layouts = self.searches.of(&self.session, self.model, self.pins, self.freedom, &mut self.time);
+        let mut searched = layouts
+            .as_ref()
+            .ok()
+            .map(|layouts| Searched { mesh: slice_of(&mesh), ..layouts.searched.clone() });
         let start = Instant::now();
         let mut best: Vec<Ranked> = Vec::new();
         for (source, plan) in self.plans(&layouts) {
@@ -123,8 +122,9 @@ impl<'a> Trial<'a> {
     /// Refuses more stages than the model has blocks, before anything is searched.
     fn check_stages(&self) -> Result<()> {
         let slices = self.session.mesh().axis_named(PIPELINE_AXIS).map_or(1, |axis| axis.size);
-        let decides =
-            |entry: &Entry| matches!(entry.primitive, Primitive::PipelineSplit { .. } | Primitive::Layers { .. });
+        let decides = |entry: &Entry| {
+            matches!(entry.primitive, Primitive::PipelineSplit { .. } | Primitive::Layers { .. })
+        };
         let is_cut_evenly = is_free(self.pins) && !self.pins.entries.iter().any(decides);
         if slices == 1 || !is_cut_evenly || self.model.is_step() {
             return Ok(());

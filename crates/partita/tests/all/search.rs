@@ -2,6 +2,7 @@
 
 use partita::Session;
 use partita::auto_plan::{AutoPlan, Candidate, Freedom, meshes};
+use partita_mesh::Mesh;
 use std::path::Path;
 
 /// A small model of a kind on a mesh.
@@ -109,4 +110,83 @@ fn what_is_built_costs_what_was_searched() {
         let factor = search.built_s.unwrap() / search.cost_s;
         assert!((0.95..most).contains(&factor), "{model} on {mesh}: {factor} times the cost of the search");
     }
+}
+
+/// A session of a named model on 8 devices of 80 GiB.
+fn large(model: &str, more: &[&str]) -> Session {
+    let overrides: Vec<String> = ["cluster.name=h100-80g:1x8", "train.batch=64", "train.dtype=bf16"]
+        .iter()
+        .chain(more)
+        .map(|item| item.to_string())
+        .collect();
+    Session::load(model, &overrides).unwrap_or_else(|error| panic!("{model}: {error}"))
+}
+
+/// 47 billion parameters fit 8 devices only with layers recomputed and optimizer states in host memory, and only where ranks
+/// share each layer.
+#[test]
+fn a_plan_with_offload_and_recomputation_is_found() {
+    let session = large("mixtral-8x7b", &[]);
+    let meshes: Vec<Mesh> =
+        ["fsdp=8", "tp=8", "ep=8"].iter().map(|mesh| Mesh::parse(mesh, None).unwrap()).collect();
+    let freedom = Freedom { microbatches: true, ..Freedom::default() };
+    let found = session.auto_plan_over(None, &meshes, freedom, &|_| {}).unwrap();
+    let lines = found.best.plan.to_toml();
+    assert_eq!(found.best.mesh.to_string(), "tp=8");
+    assert!(found.best.offloads() && lines.contains("checkpoint"), "{lines}");
+    assert!(found.best.bytes <= session.config().cluster.device.memory_bytes);
+    assert!(found.others.iter().any(|other| other.bytes > session.config().cluster.device.memory_bytes));
+}
+
+/// A line that says nothing about layouts joins every candidate. Where layers of the search have different layouts, all layers
+/// of the model get those of one of them.
+#[test]
+fn a_line_about_recomputation_suits_every_candidate() {
+    for (model, mesh) in
+        [("gshard-moe-1.3b", "tp=2"), ("gshard-moe-1.3b", "ep=2,tp=2"), ("mixtral-8x7b", "tp=8")]
+    {
+        let session =
+            large(model, &["plan.\"layers.*\"=\"checkpoint\"", "cluster.memory_bytes=8000000000000"]);
+        let mesh = Mesh::parse(mesh, None).unwrap();
+        let found = session.auto_plan_over(None, &[mesh], Freedom::default(), &|_| {}).unwrap();
+        assert!(found.refused.is_empty(), "{model}: {:?}", found.refused);
+        for candidate in candidates(&found) {
+            let lines = candidate.plan.to_toml();
+            assert_eq!(lines.matches("checkpoint").count(), 1, "{model}: {lines}");
+            let is_numbered = |part: &str| part.parse::<usize>().is_ok();
+            let entries = &candidate.plan.entries;
+            assert!(entries.iter().all(|entry| !entry.modules.split('.').any(is_numbered)), "{lines}");
+        }
+    }
+}
+
+/// What a plan says already is not said again: rows over `ep` are sharded without a line.
+#[test]
+fn experts_are_shared_by_any_number_of_ranks() {
+    let more = ["model.kind=moe-gpt", "model.experts=6", "train.batch=12"];
+    let session = session("gpt", "dp=1", &more);
+    for devices in [3, 6] {
+        let freedom = Freedom { microbatches: true, ..Freedom::default() };
+        let meshes = session.meshes(devices, 2);
+        let found = session.auto_plan_over(None, &meshes, freedom, &|_| {}).unwrap();
+        assert!(found.refused.is_empty(), "{devices}: {:?}", found.refused);
+        let searched = candidates(&found).into_iter().filter(|candidate| candidate.source == "planner");
+        let searched: Vec<String> = searched.map(|candidate| candidate.mesh.to_string()).collect();
+        let shared: Vec<&String> = searched.iter().filter(|mesh| mesh.contains("ep=")).collect();
+        assert!(!shared.is_empty(), "{devices}: {searched:?}");
+    }
+}
+
+/// Ranks of `dp` and `fsdp` shard the same rows, so a search on both is one on as many ranks of `dp`.
+#[test]
+fn meshes_with_the_same_rows_share_a_search() {
+    let searched = |mesh: &str| {
+        let session = session("gpt", mesh, &[]);
+        let found = session.auto_plan(&session.model().unwrap(), session.mesh()).unwrap();
+        assert_eq!(found.best.mesh.to_string(), mesh);
+        found.searched[0].clone()
+    };
+    let (one, two) = (searched("dp=4,tp=2"), searched("dp=2,fsdp=2,tp=2"));
+    assert_eq!((one.variables, one.cost_s, one.bound_s), (two.variables, two.cost_s, two.bound_s));
+    assert_eq!(two.mesh.to_string(), "dp=2,fsdp=2,tp=2");
 }

@@ -39,6 +39,8 @@ pub(super) struct Context<'a> {
     pub mixed_axes: bool,
     /// Whether every axis must share the work of a contraction.
     pub split_contractions: bool,
+    /// See [`super::Options::moves_shared`].
+    pub moves_shared: bool,
     /// The number of nodes that read each value.
     pub readers: &'a [usize],
     /// See [`super::Options::repeats`].
@@ -190,7 +192,7 @@ impl Context<'_> {
             all.push((vec![to], cost));
         }
         // One exchange for all readers that need another dimension sharded.
-        if is_shared && is_moved_once(&node.op) {
+        if self.moves_shared && is_shared && is_moved_once(&node.op) {
             for to in self.moved(*result, from) {
                 let cost = self.step(node, produced, std::slice::from_ref(&to));
                 all.push((vec![to], cost));

@@ -23,6 +23,9 @@ pub struct Options {
     pub mixed_axes: bool,
     /// Whether every axis must share the work of a contraction, as in Alpa, whose formula has no price for repeated work.
     pub split_contractions: bool,
+    /// Whether a result that several ops read may be kept with another dimension sharded, exchanged once for all of them, as
+    /// Alpa's compiler does. A plan has no line for it, so layouts that are to be written as one do without.
+    pub moves_shared: bool,
     /// The axes that keep sharding the batch.
     pub batch_axes: Vec<String>,
     /// How often a step does what its graph does but the update and the reduction of gradients: the microbatches, where the
@@ -39,6 +42,7 @@ impl Options {
     pub fn new(prices: Prices) -> Options {
         Options {
             split_contractions: matches!(prices, Prices::Alpa { .. }),
+            moves_shared: matches!(prices, Prices::Alpa { .. }),
             prices,
             forbidden: Forbidden::default(),
             whole_parameters: false,
@@ -141,6 +145,7 @@ impl<'a> Table<'a> {
             priced: &priced,
             mixed_axes: options.mixed_axes,
             split_contractions: options.split_contractions,
+            moves_shared: options.moves_shared,
             readers: &count,
             repeats: options.repeats as f64,
         };
@@ -200,7 +205,8 @@ impl<'a> Table<'a> {
         let is_fill = is_splat || repeats;
         // A transpose for several readers chooses: it exchanges once what each of them would.
         let is_shared = node.results.iter().any(|result| context.readers[result.index()] > 1);
-        let chooses = is_fill || choices.is_empty() || is_shared && is_moved_once(&node.op);
+        let chooses =
+            is_fill || choices.is_empty() || context.moves_shared && is_shared && is_moved_once(&node.op);
         let leader = self.leader(&context.rules[index], index).filter(|_| !chooses);
         let (variable, choices) = match leader {
             Some(operand) => {
@@ -462,7 +468,10 @@ fn following(
         let needed = &choice.required[operand];
         let moved = context.reshard(value, layout, needed);
         (
-            (needed != layout, is_shared && choice.kept.iter().any(Sharding::is_partial)),
+            (
+                needed != layout,
+                context.moves_shared && is_shared && choice.kept.iter().any(Sharding::is_partial),
+            ),
             moved + choice.cost,
             std::cmp::Reverse(choice.ways),
             choice.kept != choice.produced,

@@ -179,9 +179,11 @@ fn objectives_are_found_again() {
         }
         let is_near = (cost - objective).abs() <= within * objective && bound >= cost * (1.0 - 1e-9);
         if !is_near || counts != [reductions, exchanges, 0] {
-            wrong += &format!("{name} {case:?} on {mesh}: {cost} of {objective}, bound {bound}, {counts:?}\n");
+            wrong +=
+                &format!("{name} {case:?} on {mesh}: {cost} of {objective}, bound {bound}, {counts:?}\n");
             for exchange in &found.exchanges {
-                wrong += &format!("  {} {:?} {}\n", step.describe(exchange.value), exchange.step, exchange.cost);
+                wrong +=
+                    &format!("  {} {:?} {}\n", step.describe(exchange.value), exchange.step, exchange.cost);
             }
         }
         if matches!(case, Case::Experts(..)) {
@@ -259,7 +261,8 @@ fn the_stages_of_a_wide_resnet_are_found_again_or_beaten() {
         let sum = |of: &[(bool, usize)]| of.iter().map(|(_, size)| size).sum::<usize>();
         let (sharded, whole) = (sum(&sharded), sum(&whole));
         let (rows, found) = (rows.solution.cost, free.solution.cost);
-        let what = format!("blocks {blocks:?}: {rows} by rows, {found} found, {sharded} sharded, {whole} whole");
+        let what =
+            format!("blocks {blocks:?}: {rows} by rows, {found} found, {sharded} sharded, {whole} whole");
         println!("{what}");
         assert_eq!(sharded < whole, is_data_parallel, "{what}");
         assert!(free.solution.bound <= found && found <= rows * (1.0 + 1e-9), "{what}");
