@@ -11,8 +11,8 @@
 //! - Best matmuls: S. Bekman, "Machine Learning Engineering", accelerator benchmarks (MAMF, torch 2.6): 271.2 of 312
 //!   TFLOP/s on A100, 794.5 of 989 on H100, 1745 of 2250 on B200, 1822 of 2500 on GB200.
 //! - Host memory, divided by the devices of a node, as MLCommons publishes the systems of its benchmarks: DGX-1V 512 GB
-//!   (`training_results_v0.7`, `NVIDIA/systems/dgx1_*`), DGX A100 2 TB (`training_results_v1.0`, `dgxa100_*`; the system with
-//!   40 GB a device is sold with 1 TB, which is taken here: NVIDIA, "DGX A100 Data Sheet"), DGX H100 2 TB
+//!   (`training_results_v0.7`, `NVIDIA/systems/dgx1_*`), DGX A100 2 TB (`training_results_v1.0`, `dgxa100_*`; the system
+//!   with 40 GB a device is sold with 1 TB, which is taken here: NVIDIA, "DGX A100 Data Sheet"), DGX H100 2 TB
 //!   (`training_results_v3.0`, `dgxh100_*`), H200 2 TB (`inference_results_v4.1`, `H200-SXM-141GBx8_*`), B200 32 x 64 GB
 //!   (`inference_results_v6.0`, `nebius_b200_n1`), TPU v4 512 GB for four (`training_results_v1.0`, `tpu-v4-128-*`); GB200:
 //!   480 GB of a Grace for two devices (NVIDIA, "GB200 NVL72").

@@ -379,7 +379,8 @@ impl Program {
     fn read_bytes(&self, view: &View) -> usize {
         let buffer = self.buffer(view.buffer);
         let steps = view.shape.iter().zip(&view.strides);
-        let elements: usize = steps.map(|(&extent, &stride)| if stride == 0 { 1.min(extent) } else { extent }).product();
+        let elements: usize =
+            steps.map(|(&extent, &stride)| if stride == 0 { 1.min(extent) } else { extent }).product();
         (elements * buffer.ty.dtype.size_bytes()).min(buffer.bytes)
     }
 

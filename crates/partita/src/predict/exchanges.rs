@@ -64,9 +64,15 @@ impl Exchanges {
         let kept = block.stream_bytes / job.block.model.stream().map_or(1, |[_, _, dim]| dim) as f64;
         let split_tokens = if job.block.sequence_parallel { 1.0 } else { job.block.tp as f64 };
         let keys = seconds(Cost::AllGather, 2.0 * kept * job.kv_features as f64 / split_tokens, &ring);
-        let hops = cluster.rings_among(&sharded).into_iter().map(|ring| ring.link.latency_s * (ring.ranks - 1) as f64);
-        let broadcasts_s =
-            if job.broadcasts && matches!(job.zero, 1 | 2) { sharded.len() as f64 * hops.sum::<f64>() } else { 0.0 };
+        let hops = cluster
+            .rings_among(&sharded)
+            .into_iter()
+            .map(|ring| ring.link.latency_s * (ring.ranks - 1) as f64);
+        let broadcasts_s = if job.broadcasts && matches!(job.zero, 1 | 2) {
+            sharded.len() as f64 * hops.sum::<f64>()
+        } else {
+            0.0
+        };
         Exchanges { broadcasts_s, keys: [keys, 2.0 * keys], of_layer: passes, of_ends: ends, step_s, send_s }
     }
 }

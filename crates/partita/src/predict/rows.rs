@@ -236,7 +236,11 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
             // Blocks along the contraction, as in MXFP8, differ between the forward and the backward pass: an operand is
             // rounded for each.
             casts: if dtype.contains("mxfp8") { 2.0 * CASTS } else { CASTS },
-            launch_s: if row.text("overlap_notes").contains("LAUNCH_BLOCKING") { BLOCKING_LAUNCH_S } else { 0.0 },
+            launch_s: if row.text("overlap_notes").contains("LAUNCH_BLOCKING") {
+                BLOCKING_LAUNCH_S
+            } else {
+                0.0
+            },
             matmul_rate: if is_eighth { device.eighth_flops_per_s / device.half_flops_per_s } else { 1.0 },
             bytes: parameter_bytes(row, is_sharded),
         },

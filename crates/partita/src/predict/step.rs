@@ -481,7 +481,8 @@ impl Priced {
         let alone_s = passes_s + sync_s + update_s;
         let ranks = job.pp * job.dp * job.block.tp * job.block.ep;
         let in_layers = if job.zero == 3 { job.shard_group as f64 } else { 1.0 };
-        let waiting = software.stragglers * (ranks as f64).log2() + software.layer_stragglers * in_layers.log2();
+        let waiting =
+            software.stragglers * (ranks as f64).log2() + software.layer_stragglers * in_layers.log2();
         let waiting_s = alone_s * waiting;
         Ok(StepSeconds {
             step_s: alone_s + waiting_s,
@@ -566,12 +567,12 @@ fn timetable_s(job: &Job, per_stage: &[[Seconds; 2]], slowest: Seconds) -> Resul
     let fills = job.order.as_ref().is_some_and(|order| order.name() == "zb-h2");
     let in_flight = (0..stages).map(|stage| {
         let slice = (stage % job.pp) as f64;
-        let most = if fills {
-            2.0 * (pp - slice) - 1.0
-        } else if job.chunks == 1 {
-            pp - slice
-        } else {
-            (pp - 1.0 - slice) * 2.0 / chunks + (chunks - 1.0) * pp / chunks + 1.0 / chunks
+        let most = match () {
+            // Gradients of weights wait where others wait for the pipeline to fill, so all slices hold equally many.
+            () if fills => 2.0 * pp - 1.0,
+            () if splits => pp,
+            () if job.chunks == 1 => pp - slice,
+            () => (pp - 1.0 - slice) * 2.0 / chunks + (chunks - 1.0) * pp / chunks + 1.0 / chunks,
         };
         most.min(m as f64)
     });

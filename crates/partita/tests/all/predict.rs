@@ -5,7 +5,7 @@ use partita::predict::Blocks;
 use partita::predict::estimate::needs;
 use partita::predict::fold::job;
 use partita::predict::rows::read;
-use partita::predict::step::{AttentionKernel, Software, layers_of_stages};
+use partita::predict::step::{AttentionKernel, Job, Software, layers_of_stages};
 use partita::{Config, Session};
 use partita_cost::Cluster;
 use partita_ir::Role;
@@ -238,6 +238,8 @@ fn table(changes: &[(&str, &str)]) -> String {
         ("recompute", "full"),
         ("dtype", "bf16"),
         ("step_time_s", "1.5"),
+        ("source", ""),
+        ("overlap_notes", ""),
     ];
     for (name, value) in changes {
         fields.iter_mut().find(|field| field.0 == *name).unwrap().1 = value;
@@ -305,6 +307,52 @@ fn a_row_says_what_its_software_does() {
     assert!((waiting.exposed_s - alone.exposed_s - 0.05 * alone.step_s).abs() < 1e-9);
 }
 
+/// What is known of the software of a row reaches its seconds and bytes.
+#[test]
+fn a_row_names_its_software() {
+    let forecast = |changes: &[(&str, &str)], software: &Software| {
+        let rows = read(&table(changes), "t").unwrap();
+        let (job, cluster) = rows[0].job.clone().unwrap();
+        let forecast = Blocks::default().forecast(&job, &cluster, software).unwrap();
+        (job, forecast, rows[0].is_made_to_fit)
+    };
+    let plain = Software::default();
+    let (job, others, _) = forecast(&[("pp", "1"), ("dp", "8")], &plain);
+    let (own, intern, _) = forecast(&[("pp", "1"), ("dp", "8"), ("source", "InternLM/InternEvo")], &plain);
+    // Half precision twice; a copy and two moments in single precision, and during the update three more numbers.
+    let elements = intern.fullest().parameters / 2.0;
+    assert_eq!(intern.fullest().gradients, 2.0 * elements);
+    assert_eq!(intern.fullest().optimizer_state, 24.0 * elements / 8.0);
+    assert_eq!(others.fullest().optimizer_state, 12.0 * elements / 8.0);
+    assert!(own.overlaps && own.broadcasts && !job.overlaps && !job.broadcasts);
+    // Ten layers on four stages: 2, 2, 3, 3 instead of 2, 3, 3, 2, and the head is on the last one.
+    let of_stages = |source: &str| {
+        let sizes = [("layers", "10"), ("pp", "4"), ("dp", "2"), ("source", source)];
+        forecast(&sizes, &plain).1.stages.iter().map(|bytes| bytes.parameters).collect::<Vec<f64>>()
+    };
+    let (left, middle) = (of_stages("InternLM/InternEvo"), of_stages(""));
+    assert!(left[3] > middle[3] && left[1] < middle[1] && left[0] == middle[0], "{left:?} {middle:?}");
+
+    // A launch that blocks costs as much as one that is said to take so long.
+    let launch = Software { launch_s: 100e-6, ..plain };
+    let blocking = forecast(&[("overlap_notes", "CUDA_LAUNCH_BLOCKING=1 likely")], &plain).1;
+    assert_eq!(blocking.seconds, forecast(&[], &launch).1.seconds);
+
+    // MXFP8 writes each operand twice.
+    let wide = [("hw_gpu", "H100-SXM-80GB"), ("hidden", "8192"), ("ffn", "32768")];
+    let eighth = |dtype| forecast(&[&wide[..], &[("dtype", dtype)]].concat(), &plain).1.seconds.compute_s;
+    assert!(eighth("fp8") < eighth("mxfp8") && eighth("mxfp8") < eighth("bf16"));
+    assert!(forecast(&[("hw_gpu", "TPU-v4-32GB")], &plain).2 && !forecast(&[], &plain).2);
+
+    // Eight ranks that gather each layer wait for each other in each one: three doublings, beside five of all ranks.
+    let waiting = Software { stragglers: 0.01, layer_stragglers: 0.02, ..plain };
+    let sharded = [("pp", "1"), ("dp", "8"), ("zero_stage", "3")];
+    let ratio = |zero: &[(&str, &str)]| {
+        forecast(zero, &waiting).1.seconds.step_s / forecast(zero, &plain).1.seconds.step_s
+    };
+    assert!((ratio(&sharded) - 1.11).abs() < 1e-9 && (ratio(&sharded[..2]) - 1.05).abs() < 1e-9);
+}
+
 /// A layer with more rows is that of few rows, stretched.
 #[test]
 fn a_layer_grows_evenly_with_its_rows() {
@@ -331,5 +379,28 @@ fn a_layer_grows_evenly_with_its_rows() {
             near(derived.stream_bytes, compiled.stream_bytes)
                 && near(derived.one.whole_flops, compiled.one.whole_flops)
         );
+    }
+}
+
+/// The closed form of a pipeline's memory against whole programs, which it understates a little; also of timetables that
+/// delay gradients of weights, with their tasks over a clock and without.
+#[test]
+fn the_closed_form_of_memory_is_near_that_of_whole_programs() {
+    let sizes = ["model.layers=8", "model.dim=256", "model.heads=8", "model.sequence=128", "train.batch=32"];
+    for timetable in ["1f1b", "zb-h1", "zb-h2"] {
+        let timetable = format!("train.timetable={timetable}");
+        let more = ["mesh.shape='pp=4'", "train.microbatches=8", "train.dtype=bf16", timetable.as_str()];
+        let session = session("gpt", &[&sizes[..], &more].concat());
+        let set = session.lower(&session.build().unwrap()).unwrap();
+        for clocked in [true, false] {
+            let job = Job { clocked, ..job(&session).unwrap() };
+            let cluster = &session.config().cluster;
+            let forecast = Blocks::default().forecast(&job, cluster, &Software::default()).unwrap();
+            for (program, bytes) in set.programs.iter().zip(&forecast.stages) {
+                let ratio = bytes.total() / program.arena_bytes as f64;
+                let what = format!("{timetable}, clocked {clocked}, ranks {:?}: {ratio}", program.ranks);
+                assert!((0.87..1.0).contains(&ratio), "{what}");
+            }
+        }
     }
 }

@@ -79,6 +79,10 @@ fn one_device_takes_the_sum_of_its_instructions() {
     for instruction in &program.instructions {
         let Action::Compute(compute) = &instruction.action else { panic!("one rank has no collective") };
         let cost = program.cost(compute);
+        // A scalar that is broadcast is read once: no instruction moves more than the buffers that it names.
+        let read = compute.inputs.iter().map(|view| program.buffer(view.buffer).bytes);
+        let written = compute.outputs.iter().map(|&buffer| program.buffer(buffer).bytes);
+        assert!(cost.bytes <= read.chain(written).sum::<usize>() as f64, "{instruction:?}");
         expected_s += device.op_s(&Work { flops: cost.flops, bytes: cost.bytes, dtype: DType::F32 });
     }
     let simulation = predicted(&set, &Cluster::default());
