@@ -1,8 +1,8 @@
 //! Heartbeats of processes that exchange messages.
 //!
-//! A thread sends a message of a few bytes to every other process several times a second, on a tag of its own, and counts its
-//! own heartbeats since another process was heard: so a process that was itself stopped for a while accuses nobody when it
-//! goes on. A process that is slow, as while it writes a checkpoint, has a heartbeat; a stopped one has none
+//! A thread sends a message of a few bytes to every other process several times a second, on a tag of its own, and counts
+//! its own heartbeats since another process was heard: a process that was itself stopped for a while does not count that
+//! time. A process that is slow, as while it writes a checkpoint, has a heartbeat; a stopped one has none
 //! ([`crate::sign`]).
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::sign::{BEAT_EVERY, Sign};
 /// The tag of heartbeats.
 pub(crate) const TAG: usize = 0;
 
-/// The size of a heartbeat. Nobody reads what is in it.
+/// The size of a heartbeat, whose content is not read.
 const BYTES: usize = size_of::<u64>();
 
 /// The heartbeat of this process, and what it hears of the others.
@@ -51,7 +51,7 @@ fn beats(time: Duration) -> u64 {
 }
 
 impl MessageHeart {
-    /// Starts the heartbeat of this process. Without a thread for it nobody is heard, and nobody counts as stopped.
+    /// Starts the heartbeat of this process. If its thread cannot be started, no process counts as stopped here.
     pub(crate) fn start(messages: &Arc<dyn Messages>) -> MessageHeart {
         let count = messages.count();
         let heard = Arc::new(Heard {

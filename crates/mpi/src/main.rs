@@ -29,8 +29,8 @@ fn main() -> ExitCode {
     if code == 0 || stopped.is_empty() {
         mpi.finish();
     } else if (0..processes.index()).any(|process| !stopped.contains(&process)) {
-        // MPI ends on all processes together, which a stopped one would never do. mpirun ends all after the first that fails:
-        // that is the one that says why.
+        // MPI ends on all processes together, which a stopped one would never do. mpirun ends all after the first that
+        // fails: that is the one that says why.
         std::thread::sleep(TO_SAY_WHY);
     }
     ExitCode::from(code)

@@ -22,6 +22,8 @@ struct Post {
 /// Tags before those of the collectives of the first world: heartbeats, notices, the control channel.
 const OWN_TAGS: usize = 3;
 
+const HEARTBEATS: usize = 0;
+
 impl Post {
     fn draw(&mut self) -> u64 {
         self.random =
@@ -66,7 +68,8 @@ impl Mailbox {
                 *received - 1
             }
         };
-        let tests = post.draw();
+        // Heartbeats are tested once in a while only.
+        let tests = if key.2 == HEARTBEATS { 0 } else { post.draw() };
         // `test` holds the other lock first.
         drop(post);
         let mut open = self.open.lock().unwrap();

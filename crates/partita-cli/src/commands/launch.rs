@@ -118,8 +118,8 @@ pub fn alone(engine: Engine) -> Option<String> {
     ))
 }
 
-/// Tells the first process why this one failed; it prints the first reason. All processes call this as they end. Where one is
-/// stopped, the first of the others prints its own reason, or which one is stopped.
+/// Tells the first process why this one failed; it prints the first reason. All processes call this as they end. Where one
+/// is stopped, the first of the others prints its own reason, or which one is stopped.
 pub fn report_to_first(reason: Option<&Diagnostic>, processes: &Arc<dyn Processes>, output: &mut Output) {
     let text = reason.map(Diagnostic::to_string).unwrap_or_default();
     let world = processes.world(processes.count(), Vec::new());
