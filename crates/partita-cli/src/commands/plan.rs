@@ -42,8 +42,8 @@ pub struct Found {
     pub refused: Vec<(String, Vec<String>)>,
     /// Seconds from the beginning of the search to its end.
     pub wall_s: f64,
-    /// Seconds of writing the steps, of listing and pricing choices, of solving, of building and pricing the plans, each added
-    /// up over all threads.
+    /// Seconds of writing the steps, of listing and pricing choices, of solving, of building and pricing the plans, each
+    /// added up over all threads.
     pub tracing_s: f64,
     /// See `tracing_s`.
     pub enumerating_s: f64,

@@ -36,7 +36,8 @@ const MOST_TP: usize = 8;
 const CHUNKS: [usize; 8] = [2, 3, 4, 5, 6, 8, 10, 12];
 /// The memory that programs need relative to their estimates is below this.
 const SURELY: f64 = 1.2;
-/// What programs with experts may need relative to their estimates: buffers of experts that drop no token are hard to estimate.
+/// What programs with experts may need relative to their estimates: buffers of experts that drop no token are hard to
+/// estimate.
 const DOUBT_OF_EXPERTS: f64 = 3.0;
 /// The part of the forward pass of a layer that is at least computed again with its feed-forward block.
 const RECOMPUTED: f64 = 0.4;

@@ -137,8 +137,8 @@ impl<'a> Pricing<'a> {
         guess.away == 0.0 || (guess.bytes + guess.away) * share >= self.limit() as f64
     }
 
-    /// Seconds and bytes that the programs of a guess are expected to take and need. The bytes of one kind of layer say little
-    /// about those of another one: where none is known, at most [`MOST_DOUBT`] times the estimate.
+    /// Seconds and bytes that the programs of a guess are expected to take and need. The bytes of one kind of layer say
+    /// little about those of another one: where none is known, at most [`MOST_DOUBT`] times the estimate.
     fn expected(&self, guess: &Guess) -> [f64; 2] {
         let [of_time, of_class] = self.expected.get(&guess.class()).copied().unwrap_or([DOUBT; 2]);
         let of_bytes = match self.of_layers.get(&guess.kind()) {

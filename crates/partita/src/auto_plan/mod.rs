@@ -104,8 +104,8 @@ pub struct Searched {
     pub cost_s: f64,
     /// No layouts cost less.
     pub bound_s: f64,
-    /// The best plan that was built from these layouts, in the same terms: with several stages, those of all stages one after
-    /// another. Unknown where few layers are searched.
+    /// The best plan that was built from these layouts, in the same terms: with several stages, those of all stages one
+    /// after another. Unknown where few layers are searched.
     pub built_s: Option<f64>,
     /// For each line of the plan that shards a parameter: the line, and the cost of the best layouts without it.
     pub without: Vec<(String, f64)>,

@@ -209,8 +209,8 @@ impl<'a> Trial<'a> {
         Ok((!patterns.is_empty()).then_some(plan))
     }
 
-    /// The plans of the search for this mesh: with what `fsdp` shards, and of a small model also with the stages that a search
-    /// finds.
+    /// The plans of the search for this mesh: with what `fsdp` shards, and of a small model also with the stages that a
+    /// search finds.
     fn searched(&self, layouts: &Layouts) -> Result<Vec<Plan>> {
         let storage = storage(self.session.mesh())?;
         let mut plans: Vec<Plan> = layouts.plans.iter().map(|plan| with(plan, &storage)).collect();

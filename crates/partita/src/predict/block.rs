@@ -325,8 +325,9 @@ impl Traced {
                 _ => {}
             }
         }
-        // The buffers that a step allocates. What the forward pass writes and the backward pass reads last is kept, whatever
-        // runs earlier, such as gradients of a balance loss; what lives from the backward pass into the update is a gradient.
+        // The buffers that a step allocates. What the forward pass writes and the backward pass reads last is kept,
+        // whatever runs earlier, such as gradients of a balance loss; what lives from the backward pass into the update
+        // is a gradient.
         let first = |wanted: &dyn Fn(Phase) -> bool| {
             let found = program.instructions.iter().position(|instruction| wanted(instruction.origin.phase));
             found.unwrap_or(program.instructions.len())

@@ -138,8 +138,8 @@ fn a_plan_with_offload_and_recomputation_is_found() {
     assert!(found.others.iter().any(|other| other.bytes > session.config().cluster.device.memory_bytes));
 }
 
-/// A line that says nothing about layouts joins every candidate. Where layers of the search have different layouts, all layers
-/// of the model get those of one of them.
+/// A line that says nothing about layouts joins every candidate. Where layers of the search have different layouts, all
+/// layers of the model get those of one of them.
 #[test]
 fn a_line_about_recomputation_suits_every_candidate() {
     for (model, mesh) in

@@ -1,7 +1,8 @@
 //! Removes what no best choices contain, before a problem is solved.
 //!
 //! A choice of a variable is a dead end if another one costs less whatever its neighbours choose (J. Desmet et al., "The
-//! dead-end elimination theorem and its use in protein side-chain positioning", 1992). Removing it makes dead ends of others.
+//! dead-end elimination theorem and its use in protein side-chain positioning", 1992). Removing it makes dead ends of
+//! others.
 
 use super::problem::{Edge, Problem};
 use std::collections::{BTreeMap, BTreeSet};

@@ -29,8 +29,9 @@ enum Case {
     Experts(usize, usize, usize, usize),
 }
 
-/// An objective: of what, with Adam or SGD, on which mesh, whether the first axis must shard the rows, seconds per byte of
-/// both axes, the objective, the relative difference that is permitted, and collectives of tensors: all_reduces, all_to_alls.
+/// An objective: of what, with Adam or SGD, on which mesh, whether the first axis must shard the rows, seconds per byte
+/// of both axes, the objective, the relative difference that is permitted, and collectives of tensors: all_reduces,
+/// all_to_alls.
 type Row = (&'static str, Case, bool, [usize; 2], bool, [f64; 2], f64, f64, [usize; 2]);
 
 const ROWS: &[Row] = &[
@@ -241,9 +242,9 @@ fn wide_resnet(blocks: std::ops::Range<usize>) -> Model {
     })
 }
 
-/// Alpa's plan for the Wide-ResNet of 2 billion parameters on 8 devices: blocks 0 to 7 on a logical mesh (4, 1), which shards
-/// rows, 8 to 15 on (1, 4), which shards features. Under its formula the search finds these layouts or better: sharded rows
-/// cost no more than what is found only where Alpa shards rows.
+/// Alpa's plan for the Wide-ResNet of 2 billion parameters on 8 devices: blocks 0 to 7 on a logical mesh (4, 1), which
+/// shards rows, 8 to 15 on (1, 4), which shards features. Under its formula the search finds these layouts or better:
+/// sharded rows cost no more than what is found only where Alpa shards rows.
 #[test]
 fn the_stages_of_a_wide_resnet_are_found_again_or_beaten() {
     let mesh = Mesh::new("mesh", &[("dp", 4), ("tp", 1)]);
