@@ -122,8 +122,7 @@ fn large(model: &str, more: &[&str]) -> Session {
     Session::load(model, &overrides).unwrap_or_else(|error| panic!("{model}: {error}"))
 }
 
-/// 47 billion parameters fit 8 devices only with layers recomputed and optimizer states in host memory, and only where ranks
-/// share each layer.
+/// 47 billion parameters fit 8 devices only with layers recomputed and optimizer states in host memory.
 #[test]
 fn a_plan_with_offload_and_recomputation_is_found() {
     let session = large("mixtral-8x7b", &[]);
@@ -132,10 +131,12 @@ fn a_plan_with_offload_and_recomputation_is_found() {
     let freedom = Freedom { microbatches: true, ..Freedom::default() };
     let found = session.auto_plan_over(None, &meshes, freedom, &|_| {}).unwrap();
     let lines = found.best.plan.to_toml();
-    assert_eq!(found.best.mesh.to_string(), "tp=8");
+    let limit = session.config().cluster.device.memory_bytes;
     assert!(found.best.offloads() && lines.contains("checkpoint"), "{lines}");
-    assert!(found.best.bytes <= session.config().cluster.device.memory_bytes);
-    assert!(found.others.iter().any(|other| other.bytes > session.config().cluster.device.memory_bytes));
+    assert!(found.best.bytes <= limit);
+    assert!(found.others.iter().any(|other| other.bytes > limit));
+    let mut fitting = found.others.iter().filter(|other| other.bytes <= limit);
+    assert!(fitting.all(|other| other.offloads() && other.step_s >= found.best.step_s));
 }
 
 /// A line that says nothing about layouts joins every candidate. Where layers of the search have different layouts, all
