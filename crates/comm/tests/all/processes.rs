@@ -373,7 +373,7 @@ fn a_file_that_cannot_be_made_is_told_and_waited_for_by_nobody() {
 
 #[test]
 fn a_process_without_a_heartbeat_is_named_and_a_slow_one_is_waited_for() {
-    let silence = Duration::from_millis(600);
+    let silence = Duration::from_millis(1500);
     let mut all = mailbox::join(3, 5);
     let stopped = all.pop().unwrap();
     for process in &all {
