@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// What a process may take to say why a run ends without another one.
 const TO_SAY_WHY: Duration = Duration::from_secs(2);
+/// What mpirun may take to find out that a host is lost, and to end all itself.
+const TO_LOSE_A_HOST: Duration = Duration::from_secs(4);
 
 fn main() -> ExitCode {
     let mpi = match mpi::Mpi::start() {
@@ -28,10 +30,11 @@ fn main() -> ExitCode {
     let stopped = processes.stopped();
     if code == 0 || stopped.is_empty() {
         mpi.finish();
-    } else if (0..processes.index()).any(|process| !stopped.contains(&process)) {
+    } else {
         // MPI ends on all processes together, which a stopped one would never do. mpirun ends all after the first that
         // fails: that is the one that says why.
-        std::thread::sleep(TO_SAY_WHY);
+        let is_first = (0..processes.index()).all(|process| stopped.contains(&process));
+        std::thread::sleep(TO_LOSE_A_HOST + if is_first { Duration::ZERO } else { TO_SAY_WHY });
     }
     ExitCode::from(code)
 }
