@@ -7,14 +7,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use partita_base::{Diagnostic, Result};
 
 use crate::messages::{Buffer, Messages, Transfer};
 use crate::processes::Patience;
-use crate::sign::{BEAT_EVERY, Sign};
+use crate::sign::{BEAT_EVERY, Pulse, Sign, Silences};
 
 /// The tag of heartbeats.
 pub(crate) const TAG: usize = 0;
@@ -26,14 +25,14 @@ const BYTES: usize = size_of::<u64>();
 #[derive(Debug)]
 pub(crate) struct MessageHeart {
     heard: Arc<Heard>,
-    thread: Option<JoinHandle<()>>,
+    /// None in a process that is alone.
+    _pulse: Option<Pulse>,
 }
 
 #[derive(Debug)]
 struct Heard {
-    is_over: AtomicBool,
-    /// Per process: own heartbeats since it was heard, and whether it ever was.
-    silent: Vec<AtomicU64>,
+    silences: Silences,
+    /// Per process: whether it was ever heard.
     is_known: Vec<AtomicBool>,
     /// Own heartbeats for which a process that was heard may be silent.
     limit: AtomicU64,
@@ -55,47 +54,38 @@ impl MessageHeart {
     pub(crate) fn start(messages: &Arc<dyn Messages>) -> MessageHeart {
         let count = messages.count();
         let heard = Arc::new(Heard {
-            is_over: AtomicBool::new(false),
-            silent: (0..count).map(|_| AtomicU64::new(0)).collect(),
+            silences: Silences::new(count),
             is_known: (0..count).map(|_| AtomicBool::new(false)).collect(),
             limit: AtomicU64::new(beats(Patience::default().silence)),
         });
+        if count == 1 {
+            return MessageHeart { heard, _pulse: None };
+        }
         let (messages, shared) = (messages.clone(), heard.clone());
-        let listen = move |messages: &Arc<dyn Messages>, process| {
+        let listen = |messages: &Arc<dyn Messages>, process| {
             Transfer::receive(messages, process, TAG, Buffer::new(BYTES), 0..BYTES)
         };
-        let life = move || {
-            let line = |process| Line { process, sending: None, listening: listen(&messages, process) };
-            let others = (0..count).filter(|&process| process != messages.index());
-            let mut lines: Vec<Line> = others.map(line).collect();
-            let buffer = Arc::new(Buffer::new(BYTES));
-            while !shared.is_over.load(Ordering::SeqCst) {
-                for line in &mut lines {
-                    // To a process that takes none there is one on its way, and no more.
-                    if line.sending.as_mut().is_none_or(Transfer::is_done) {
-                        let sent = Transfer::send(&messages, line.process, TAG, buffer.clone(), 0..BYTES);
-                        line.sending = Some(sent);
-                    }
-                    let mut is_heard = false;
-                    while line.listening.is_done() {
-                        is_heard = true;
-                        line.listening = listen(&messages, line.process);
-                    }
-                    if is_heard {
-                        shared.is_known[line.process].store(true, Ordering::Relaxed);
-                        shared.silent[line.process].store(0, Ordering::Relaxed);
-                    } else {
-                        shared.silent[line.process].fetch_add(1, Ordering::Relaxed);
-                    }
+        let line = |process| Line { process, sending: None, listening: listen(&messages, process) };
+        let others = (0..count).filter(|&process| process != messages.index());
+        let mut lines: Vec<Line> = others.map(line).collect();
+        let buffer = Arc::new(Buffer::new(BYTES));
+        let pulse = Pulse::start(move || {
+            for line in &mut lines {
+                // To a process that takes none there is one on its way, and no more.
+                if line.sending.as_mut().is_none_or(Transfer::is_done) {
+                    let sent = Transfer::send(&messages, line.process, TAG, buffer.clone(), 0..BYTES);
+                    line.sending = Some(sent);
                 }
-                std::thread::park_timeout(BEAT_EVERY);
+                let mut is_heard = false;
+                while line.listening.is_done() {
+                    is_heard = true;
+                    line.listening = listen(&messages, line.process);
+                }
+                shared.is_known[line.process].fetch_or(is_heard, Ordering::Relaxed);
+                shared.silences.count(line.process, is_heard);
             }
-        };
-        let thread = match count {
-            1 => None,
-            _ => std::thread::Builder::new().name("partita heartbeat".into()).spawn(life).ok(),
-        };
-        MessageHeart { heard, thread }
+        });
+        MessageHeart { heard, _pulse: pulse.ok() }
     }
 
     /// Sets how long a process may be silent.
@@ -105,8 +95,7 @@ impl MessageHeart {
 
     /// How long a process has been silent.
     pub(crate) fn silence(&self, process: usize) -> Duration {
-        let beats = self.heard.silent[process].load(Ordering::Relaxed);
-        BEAT_EVERY.saturating_mul(u32::try_from(beats).unwrap_or(u32::MAX))
+        self.heard.silences.of(process)
     }
 
     /// What is known of the ranks of another process.
@@ -120,7 +109,7 @@ impl MessageHeart {
         let limit = self.heard.limit.load(Ordering::Relaxed);
         let joining = beats(Patience::default().joining);
         let is_known = self.heard.is_known[process].load(Ordering::Relaxed);
-        self.heard.silent[process].load(Ordering::Relaxed) > if is_known { limit } else { limit.max(joining) }
+        self.heard.silences.beats(process) > if is_known { limit } else { limit.max(joining) }
     }
 
     /// E443 if one of these processes has been silent for too long.
@@ -135,16 +124,6 @@ impl MessageHeart {
                     ))
             }
             None => Ok(()),
-        }
-    }
-}
-
-impl Drop for MessageHeart {
-    fn drop(&mut self) {
-        self.heard.is_over.store(true, Ordering::SeqCst);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            let _ = thread.join();
         }
     }
 }

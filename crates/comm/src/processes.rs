@@ -61,6 +61,12 @@ pub trait Processes: std::fmt::Debug + Send + Sync {
 }
 
 impl dyn Processes {
+    /// The first process that is not among [`Processes::stopped`]; no process counts itself as stopped.
+    pub fn first_running(&self) -> usize {
+        let stopped = self.stopped();
+        (0..self.count()).find(|process| !stopped.contains(process)).unwrap_or_else(|| self.index())
+    }
+
     /// The next world of all processes, with this process's part of the ranks. If there are fewer
     /// ranks than processes, each process runs all of them for itself.
     ///

@@ -53,18 +53,82 @@ impl Begun {
     }
 }
 
+/// How long each process has been silent, counted in own heartbeats.
+#[derive(Debug)]
+pub(crate) struct Silences(Vec<AtomicU64>);
+
+impl Silences {
+    pub(crate) fn new(count: usize) -> Silences {
+        Silences((0..count).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// Counts one own heartbeat, in which a process was heard or not.
+    pub(crate) fn count(&self, process: usize, is_heard: bool) {
+        match is_heard {
+            true => self.0[process].store(0, Ordering::Relaxed),
+            false => _ = self.0[process].fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// Own heartbeats since a process was heard.
+    pub(crate) fn beats(&self, process: usize) -> u64 {
+        self.0[process].load(Ordering::Relaxed)
+    }
+
+    /// How long a process has been silent.
+    pub(crate) fn of(&self, process: usize) -> Duration {
+        BEAT_EVERY.saturating_mul(u32::try_from(self.beats(process)).unwrap_or(u32::MAX))
+    }
+}
+
+/// The thread of a heartbeat, which ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Pulse {
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Pulse {
+    /// Beats once, and starts the thread that beats every [`BEAT_EVERY`] from then on.
+    pub(crate) fn start(mut beat: impl FnMut() + Send + 'static) -> io::Result<Pulse> {
+        beat();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let shared = is_over.clone();
+        let life = move || {
+            loop {
+                std::thread::park_timeout(BEAT_EVERY);
+                if shared.load(Ordering::SeqCst) {
+                    return;
+                }
+                beat();
+            }
+        };
+        let thread = std::thread::Builder::new().name("partita heartbeat".into()).spawn(life)?;
+        Ok(Pulse { is_over, thread: Some(thread) })
+    }
+}
+
+impl Drop for Pulse {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
 /// The heartbeat of this process, and what it hears of the others.
 #[derive(Debug)]
 pub(crate) struct Heart {
     heard: Arc<Heard>,
-    thread: Option<JoinHandle<()>>,
+    _pulse: Pulse,
 }
 
 #[derive(Debug)]
 struct Heard {
-    is_over: AtomicBool,
-    /// Per process: own heartbeats since its number has moved, and its id.
-    silent: Vec<AtomicU64>,
+    silences: Silences,
+    /// Per process.
     ids: Vec<AtomicU32>,
 }
 
@@ -82,59 +146,31 @@ impl Heart {
             |other: usize| if other == index { Ok(None) } else { File::open(path(folder, other)).map(Some) };
         let mut others = (0..count).map(open).collect::<io::Result<Vec<_>>>()?;
         let heard = Arc::new(Heard {
-            is_over: AtomicBool::new(false),
-            silent: (0..count).map(|_| AtomicU64::new(0)).collect(),
+            silences: Silences::new(count),
             ids: (0..count).map(|_| AtomicU32::new(std::process::id())).collect(),
         });
         let shared = heard.clone();
-        let mut seen = vec![0; count];
-        let mut round = move |number: u64| {
+        let (mut seen, mut numbers) = (vec![0; count], 2..);
+        let pulse = Pulse::start(move || {
             // A file that cannot be written is a heartbeat that stops: the others tell of it.
-            let _ = beat(&mut own, number);
+            let _ = beat(&mut own, numbers.next().unwrap_or(u64::MAX));
             for (other, file) in others.iter_mut().enumerate() {
                 let Some((number, id)) = file.as_mut().and_then(|file| read(file).ok()) else { continue };
                 shared.ids[other].store(id, Ordering::Relaxed);
-                if std::mem::replace(&mut seen[other], number) == number {
-                    shared.silent[other].fetch_add(1, Ordering::Relaxed);
-                } else {
-                    shared.silent[other].store(0, Ordering::Relaxed);
-                }
+                shared.silences.count(other, std::mem::replace(&mut seen[other], number) != number);
             }
-        };
-        round(2);
-        let shared = heard.clone();
-        let life = move || {
-            for number in 3.. {
-                std::thread::park_timeout(BEAT_EVERY);
-                if shared.is_over.load(Ordering::SeqCst) {
-                    return;
-                }
-                round(number);
-            }
-        };
-        let thread = std::thread::Builder::new().name("partita heartbeat".into()).spawn(life)?;
-        Ok(Heart { heard, thread: Some(thread) })
+        })?;
+        Ok(Heart { heard, _pulse: pulse })
     }
 
     /// How long a process has been silent.
     pub(crate) fn silence(&self, process: usize) -> Duration {
-        let beats = self.heard.silent[process].load(Ordering::Relaxed);
-        BEAT_EVERY.saturating_mul(u32::try_from(beats).unwrap_or(u32::MAX))
+        self.heard.silences.of(process)
     }
 
     /// The id of a process.
     pub(crate) fn id(&self, process: usize) -> u32 {
         self.heard.ids[process].load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Heart {
-    fn drop(&mut self) {
-        self.heard.is_over.store(true, Ordering::SeqCst);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            let _ = thread.join();
-        }
     }
 }
 

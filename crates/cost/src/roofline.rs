@@ -47,10 +47,14 @@ pub struct Device {
 }
 
 impl Device {
+    /// Operations per second in an element type.
+    pub fn peak(&self, dtype: DType) -> f64 {
+        self.flops_per_s_by_type.get(&dtype).copied().unwrap_or(self.flops_per_s)
+    }
+
     /// Seconds of an op.
     pub fn op_s(&self, work: &Work) -> f64 {
-        let peak = self.flops_per_s_by_type.get(&work.dtype).copied().unwrap_or(self.flops_per_s);
-        let arithmetic_s = work.flops / (peak * self.flops_efficiency.at(work.flops));
+        let arithmetic_s = work.flops / (self.peak(work.dtype) * self.flops_efficiency.at(work.flops));
         let memory_s = self.memory_s(work.bytes);
         arithmetic_s.max(memory_s) + (1.0 - self.overlap) * arithmetic_s.min(memory_s)
     }

@@ -27,13 +27,12 @@ fn main() -> ExitCode {
     let processes = MessageProcesses::join(mpi.clone());
     let host = Host { mpi: Some(processes.clone()) };
     let code = partita_cli::run_on(std::env::args_os().collect(), &host);
-    let stopped = processes.stopped();
-    if code == 0 || stopped.is_empty() {
+    if code == 0 || processes.stopped().is_empty() {
         mpi.finish();
     } else {
         // MPI ends on all processes together, which a stopped one would never do. mpirun ends all after the first that
         // fails: that is the one that says why.
-        let is_first = (0..processes.index()).all(|process| stopped.contains(&process));
+        let is_first = processes.first_running() == processes.index();
         std::thread::sleep(TO_LOSE_A_HOST + if is_first { Duration::ZERO } else { TO_SAY_WHY });
     }
     ExitCode::from(code)

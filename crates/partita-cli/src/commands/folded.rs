@@ -50,7 +50,7 @@ pub(crate) fn answer_folded(session: &Session, forecast: &Forecast, output: &mut
     let (config, mesh) = (session.config(), session.mesh());
     let ranks = mesh.rank_count() as f64;
     let device = &config.cluster.device;
-    let peak = device.flops_per_s_by_type.get(&config.matmul_dtype()).copied().unwrap_or(device.flops_per_s);
+    let peak = device.peak(config.matmul_dtype());
     let tokens = config.model.stream().map_or(1, |[_, tokens, _]| tokens);
     let step_s = forecast.seconds.step_s;
     let fullest = forecast.fullest().total();

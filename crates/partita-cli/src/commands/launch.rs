@@ -124,8 +124,7 @@ pub fn report_to_first(reason: Option<&Diagnostic>, processes: &Arc<dyn Processe
     let text = reason.map(Diagnostic::to_string).unwrap_or_default();
     let world = processes.world(processes.count(), Vec::new());
     let told = world.and_then(|world| world.transport().control_all_gather(text.as_bytes()));
-    let stopped = processes.stopped();
-    let first = (0..processes.count()).find(|process| !stopped.contains(process)).unwrap_or(0);
+    let first = processes.first_running();
     if processes.index() != first {
         return;
     }
@@ -135,7 +134,7 @@ pub fn report_to_first(reason: Option<&Diagnostic>, processes: &Arc<dyn Processe
     if let Some(reason) = reason {
         return output.error(reason);
     }
-    if let (Err(error), false) = (&told, stopped.is_empty()) {
+    if let (Err(error), false) = (&told, processes.stopped().is_empty()) {
         return output.error(error);
     }
     let all = told.unwrap_or_default();

@@ -59,7 +59,7 @@ pub(super) fn priced(session: &Session, guesses: Vec<Guess>, watch: Watch) -> Tr
     let (mut count, mut in_vain) = (0, 0);
     while count < PRICED[1] && in_vain < IN_VAIN && !kin.is_empty() {
         let best_s = pricing.best_s();
-        let fitting = pricing.fitting();
+        let fitting = pricing.fitting().count();
         let mut order: Vec<(bool, f64, usize)> = Vec::new();
         for (number, kin) in kin.iter().enumerate() {
             let Some((is_large, key)) = pricing.promise(kin) else { continue };
@@ -92,7 +92,7 @@ pub(super) fn priced(session: &Session, guesses: Vec<Guess>, watch: Watch) -> Tr
         let chosen: Vec<Kin> = chosen.into_iter().map(|number| kin.remove(number)).collect();
         meshes.extend(chosen.iter().map(|kin| kin[0].mesh.to_string()));
         pricing.price(&chosen);
-        match pricing.fitting() > fitting {
+        match pricing.fitting().count() > fitting {
             true => count += chosen.len(),
             false => in_vain += chosen.len(),
         }
@@ -153,14 +153,13 @@ impl<'a> Pricing<'a> {
     }
 
     /// The candidates that fit.
-    fn fitting(&self) -> usize {
-        self.tried.found.iter().filter(|candidate| candidate.bytes <= self.limit()).count()
+    fn fitting(&self) -> impl Iterator<Item = &Candidate> {
+        self.tried.found.iter().filter(|candidate| candidate.bytes <= self.limit())
     }
 
     /// Seconds of the best candidate that fits.
     fn best_s(&self) -> f64 {
-        let fitting = self.tried.found.iter().filter(|candidate| candidate.bytes <= self.limit());
-        fitting.map(|candidate| candidate.step_s).fold(f64::INFINITY, f64::min)
+        self.fitting().map(|candidate| candidate.step_s).fold(f64::INFINITY, f64::min)
     }
 
     /// The best of guesses: that it is too large, and its bytes then, else its seconds.

@@ -243,7 +243,7 @@ fn item_s(item: &Item, cluster: &Cluster, rates: Rates) -> Seconds {
     let device = &cluster.device;
     let memory_s = device.memory_s(item.bytes.max(1.0));
     let matmul_s = |flops: f64, part: f64| {
-        let peak = device.flops_per_s_by_type.get(&item.dtype).copied().unwrap_or(device.flops_per_s);
+        let peak = device.peak(item.dtype);
         (flops / (peak * part * device.flops_efficiency.at(flops.max(1.0)))).max(memory_s)
     };
     match &item.work {

@@ -111,7 +111,7 @@ fn facts(session: &Session, large: &LargeStep) -> Vec<(String, String)> {
     let (config, forecast) = (session.config(), &large.forecast);
     let (step_s, ranks) = (forecast.seconds.step_s, session.mesh().rank_count());
     let device = &config.cluster.device;
-    let peak = device.flops_per_s_by_type.get(&config.matmul_dtype()).copied().unwrap_or(device.flops_per_s);
+    let peak = device.peak(config.matmul_dtype());
     let rate = forecast.flops / step_s.max(f64::MIN_POSITIVE) / ranks as f64;
     let fullest = forecast.fullest().total() as u64;
     let share = |seconds: f64| format!("{:.1}%", 100.0 * seconds / step_s.max(f64::MIN_POSITIVE));
