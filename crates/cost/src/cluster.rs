@@ -25,9 +25,26 @@ pub struct Cluster {
     /// The levels of its links, from the nearest ranks on; the ranks of each level are a multiple
     /// of those of the one before.
     pub levels: Vec<Level>,
+    /// How many ranks compute at the same time, where ranks share the cores of a machine; none if each has its own device.
+    pub cores: Option<usize>,
 }
 
 impl Cluster {
+    /// How many times longer an instruction takes while so many ranks compute: ranks share the cores evenly.
+    pub fn slowdown(&self, computing: usize) -> f64 {
+        self.cores.map_or(1.0, |cores| (computing as f64 / cores as f64).max(1.0))
+    }
+
+    /// The cluster as each of so many ranks sees it if all compute all the time: devices of its own, as much slower.
+    pub fn shared_by(&self, ranks: usize) -> Cluster {
+        let (mut cluster, slowdown) = (self.clone(), self.slowdown(ranks));
+        cluster.cores = None;
+        cluster.device.flops_per_s /= slowdown;
+        cluster.device.flops_per_s_by_type.values_mut().for_each(|rate| *rate /= slowdown);
+        cluster.device.memory_bytes_per_s /= slowdown;
+        cluster
+    }
+
     /// Rejects impossible figures: E470 for a rate, latency, size or efficiency, E471 for levels.
     pub fn check(&self) -> Result<()> {
         let device = &self.device;
@@ -61,6 +78,9 @@ impl Cluster {
         }
         if device.memory_bytes == 0 {
             return Err(figure("memory_bytes", 0.0, "at least 1"));
+        }
+        if self.cores == Some(0) {
+            return Err(figure("cores", 0.0, "at least 1"));
         }
         self.check_levels()
     }

@@ -286,7 +286,7 @@ impl Gpu {
             levels
                 .push(Level { ranks: nodes.map(|nodes| nodes * per_node).filter(|&all| all > 1), link: far });
         }
-        Cluster { name: self.names[0].to_string(), device: self.device(), levels }
+        Cluster { name: self.names[0].to_string(), device: self.device(), levels, cores: None }
     }
 }
 

@@ -103,6 +103,10 @@ fn changed(mut cluster: Cluster, section: &mut Section) -> Result<Cluster> {
     if let Some(value) = section.raw("links", "tables", AS_NAMED, about) {
         cluster.levels = levels(&value)?;
     }
+    let about = "ranks that compute at the same time, where more of them share the cores of a machine";
+    if let Some(cores) = section.find("cores", AS_NAMED, about)? {
+        cluster.cores = Some(cores);
+    }
     cluster.check()?;
     Ok(cluster)
 }

@@ -113,8 +113,10 @@ pub fn simulate(set: &ProgramSet, cluster: &Cluster) -> Result<Simulation> {
         classes.push(Class::new(class, number, program, cluster));
     }
     classes.sort_by_key(|class| class.number);
+    class_of.iter().for_each(|&class| classes[class].ranks += 1);
     let queue_free_s = vec![0.0; classes.len()];
     let mut links = Links { set, cluster, class_of, queue_free_s, meetings: IndexMap::new() };
+    let mut cores = Cores { free_s: vec![0.0; cluster.cores.unwrap_or(0)] };
     // Always the class that is furthest behind; ties go to the first.
     let runnable = |classes: &[Class]| {
         let able = classes.iter().filter(|class| !class.is_done && class.blocked.is_none());
@@ -128,7 +130,7 @@ pub fn simulate(set: &ProgramSet, cluster: &Cluster) -> Result<Simulation> {
                 .at(format!("rank {}, instruction {}", stuck.program.rank(), stuck.cursor.next))
                 .expected("programs that the static checks accept"));
         };
-        classes[class].advance(&mut links)?;
+        classes[class].advance(&mut links, &mut cores)?;
         for class in &mut classes {
             class.blocked.take_if(|key| links.meetings[&*key].end_s.is_some());
         }
@@ -151,6 +153,25 @@ pub fn simulate(set: &ProgramSet, cluster: &Cluster) -> Result<Simulation> {
     let classes: Vec<ClassRun> = classes.into_iter().map(|class| class.finish(set)).collect();
     let step_s = classes.iter().map(|class| class.end_s).fold(0.0, f64::max);
     Ok(Simulation { step_s, classes, exchanged })
+}
+
+/// The cores that the ranks of a machine share; none where each rank has a device of its own.
+struct Cores {
+    /// When each is free.
+    free_s: Vec<f64>,
+}
+
+impl Cores {
+    /// When an instruction of so many ranks ends that each could begin now and that takes so long on a core: a rank waits
+    /// for a core, and several ranks on fewer cores take turns.
+    fn end_s(&mut self, ranks: usize, now_s: f64, seconds: f64) -> f64 {
+        let cores = self.free_s.len();
+        let Some(last) = ranks.min(cores).checked_sub(1) else { return now_s + seconds };
+        self.free_s.sort_by(f64::total_cmp);
+        let end_s = now_s.max(self.free_s[last]) + seconds * (ranks as f64 / cores as f64).max(1.0);
+        self.free_s[..=last].fill(end_s);
+        end_s
+    }
 }
 
 /// Names one collective as alike classes see it: its bucket, and the classes that take part.
@@ -232,6 +253,8 @@ struct Class<'a> {
     program: Cow<'a, Program>,
     cursor: Cursor,
     now_s: Cell<f64>,
+    /// Its ranks.
+    ranks: usize,
     /// Seconds of each instruction that computes.
     computing_s: Vec<f64>,
     blocked: Option<MeetingKey>,
@@ -275,6 +298,7 @@ impl<'a> Class<'a> {
             program,
             cursor: Cursor::default(),
             now_s: Cell::new(0.0),
+            ranks: 0,
             computing_s,
             blocked: None,
             is_done: false,
@@ -287,11 +311,11 @@ impl<'a> Class<'a> {
     }
 
     /// Runs the next instruction, or finds out that it has to wait.
-    fn advance(&mut self, links: &mut Links) -> Result<()> {
+    fn advance(&mut self, links: &mut Links, cores: &mut Cores) -> Result<()> {
         let (index, begin_s) = (self.cursor.next, self.now_s.get());
         let device = &links.cluster.device;
-        let mut device =
-            ClockDevice { now_s: &self.now_s, computing_s: &self.computing_s, host: &self.host, device };
+        let (now_s, computing_s, host) = (&self.now_s, &self.computing_s[..], &self.host);
+        let mut device = ClockDevice { ranks: self.ranks, now_s, computing_s, cores, host, device };
         let mut communicator = ClockCommunicator { class: self.number, now_s: &self.now_s, links };
         match step_once(&self.program, &mut self.cursor, &mut device, &mut communicator) {
             Progress::Advanced => self.record(index, begin_s),
@@ -372,15 +396,17 @@ pub fn work(program: &Program, compute: &Compute) -> Work {
 
 /// A device that computes nothing and takes the time that computing would take.
 struct ClockDevice<'a> {
+    ranks: usize,
     now_s: &'a Cell<f64>,
     computing_s: &'a [f64],
+    cores: &'a mut Cores,
     host: &'a RefCell<HostLink>,
     device: &'a Device,
 }
 
 impl RankDevice for ClockDevice<'_> {
     fn run(&mut self, _: &Program, index: usize, _: &Compute) -> Result<()> {
-        self.now_s.set(self.now_s.get() + self.computing_s[index]);
+        self.now_s.set(self.cores.end_s(self.ranks, self.now_s.get(), self.computing_s[index]));
         Ok(())
     }
 

@@ -38,6 +38,8 @@ pub struct Calibration {
     pub latency_s: f64,
     /// Bytes per second between two ranks.
     pub link_bytes_per_s: f64,
+    /// Ranks that compute at the same time: the cores of the machine.
+    pub cores: usize,
     /// The largest time of a median run relative to that of the fastest run, over all measurements.
     pub noise: f64,
     /// Steps beside their predictions.
@@ -157,6 +159,7 @@ fn measure(args: &CalibrateArgs, working: &Working) -> Result<Calibration> {
         // A sum over two ranks is two hops, and moves the tensor once in all.
         latency_s: sums[0] / 2.0,
         link_bytes_per_s: SUMS[1] as f64 / (sums[1] - sums[0]).max(1e-9),
+        cores: std::thread::available_parallelism().map_or(1, |cores| cores.get()),
         compared: Vec::new(),
     };
     if args.compare {
@@ -202,6 +205,7 @@ impl Calibration {
             algorithm: Algorithm::Ring,
         };
         cluster.levels = vec![Level { ranks: None, link }];
+        cluster.cores = Some(self.cores);
         cluster.check()?;
         Ok(cluster)
     }
@@ -219,7 +223,7 @@ impl Calibration {
             "# Measured by `partita calibrate`; {}.\n\
              # What was not measured, such as the memory of a device, is that of the ready cluster of this name.\n\
              name = \"laptop\"\ndevice = {}\nflops_per_s = {:.6e}\nflops_efficiency = [{}]\nmemory_bytes_per_s = {:.6e}\nmemory_efficiency = [{}]\n\
-             links = [{{ latency_s = {:.3e}, bytes_per_s = {:.6e} }}]\n",
+             links = [{{ latency_s = {:.3e}, bytes_per_s = {:.6e} }}]\ncores = {}\n",
             self.noise_text(),
             toml::Value::from(self.device.clone()),
             self.flops_per_s,
@@ -227,7 +231,8 @@ impl Calibration {
             self.memory_bytes_per_s,
             curve(&self.memory_efficiency),
             self.latency_s,
-            self.link_bytes_per_s
+            self.link_bytes_per_s,
+            self.cores
         )
     }
 
@@ -291,6 +296,7 @@ mod tests {
             memory_efficiency: vec![(1e3, 0.25), (1e6, 1.0)],
             latency_s: 2e-6,
             link_bytes_per_s: 4e9,
+            cores: 6,
             compared: Vec::new(),
         };
         let place = tempfile::tempdir().unwrap();
@@ -301,6 +307,6 @@ mod tests {
         let own = calibration.cluster().unwrap();
         assert!(calibration.toml().contains("noisy: the median run of a measurement took 1.5 times"));
         assert!(Calibration { noise: 1.1, ..calibration }.toml().contains("steady"));
-        assert_eq!((read.levels, read.device), (own.levels, own.device));
+        assert_eq!((read.levels, read.device, read.cores), (own.levels, own.device, Some(6)));
     }
 }

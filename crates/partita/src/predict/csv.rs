@@ -40,7 +40,8 @@ impl Csv {
     /// fields than the head, a column named twice, no row.
     pub fn parse(text: &str, origin: &str) -> Result<Csv> {
         let mut rows: Vec<Vec<Field>> = Vec::new();
-        let mut chars = text.chars().peekable();
+        // Spreadsheets write a mark of the byte order first.
+        let mut chars = text.trim_start_matches('\u{feff}').chars().peekable();
         let (mut line, mut column) = (1, 1);
         while chars.peek().is_some() {
             let mut fields = Vec::new();
@@ -188,7 +189,7 @@ mod tests {
 
     #[test]
     fn quoted_fields_hold_commas_quotes_and_lines() {
-        let table = Csv::parse("a,b\r\n\"1,2\",\"x \"\"y\"\"\nz\"\n3,\n", "t").unwrap();
+        let table = Csv::parse("\u{feff}a,b\r\n\"1,2\",\"x \"\"y\"\"\nz\"\n3,\n", "t").unwrap();
         let rows: Vec<[&str; 2]> = table.rows().map(|row| [row.text("a"), row.text("b")]).collect();
         assert_eq!(rows, [["1,2", "x \"y\"\nz"], ["3", ""]]);
         assert_eq!(table.rows().last().unwrap().count("a").unwrap(), Some(3));

@@ -95,6 +95,26 @@ fn one_device_takes_the_sum_of_its_instructions() {
 }
 
 #[test]
+fn ranks_share_the_cores_of_a_machine() {
+    let with = |cores: usize| Cluster { cores: Some(cores), ..free_links() };
+    let set = lowered(&built(&mlp(4, 16, 8).unwrap(), "dp=4", 1, "1f1b"));
+    let alone_s = predicted(&set, &free_links()).step_s;
+    for (cores, times) in [(1, 4.0), (2, 2.0), (3, 4.0 / 3.0), (4, 1.0), (8, 1.0)] {
+        let step_s = predicted(&set, &with(cores)).step_s;
+        assert!((step_s / alone_s - times).abs() < 1e-6, "{cores}: {step_s} {alone_s}");
+    }
+    // On one core a pipeline takes the sum of the work of its ranks: while a rank waits, others have the core.
+    for timetable in ["gpipe", "1f1b"] {
+        let set = lowered(&built(&mlp(6, 64, 64).unwrap(), "pp=3", 4, timetable));
+        let apart = predicted(&set, &free_links());
+        let sum_s: f64 = apart.classes.iter().map(|class| class.compute_s).sum();
+        let step_s = predicted(&set, &with(1)).step_s;
+        assert!((step_s / sum_s - 1.0).abs() < 1e-6, "{timetable}: {step_s} {sum_s}");
+        assert!(step_s > 1.5 * apart.step_s, "{timetable}: {step_s} {}", apart.step_s);
+    }
+}
+
+#[test]
 fn classes_take_as_long_as_a_clock_for_every_rank() {
     for (mesh, rows) in [
         ("dp=4", 8),
