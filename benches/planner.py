@@ -4,7 +4,8 @@ For each model and number of ranks it measures this machine (`partita calibrate`
 figures, and trains with it and with every plan of an exhaustive list: each mesh over `dp`, `fsdp`, `tp` and `pp` of so many
 ranks, with 1, 2 or 4 microbatches (pipelines: 2, 4 or 8, under each of three timetables), and with `tp` also sequence-parallel,
 vocab-parallel and both. All are tried once; the best eight and the plan found then run in turn, round by round. Prints the
-shortest step of the plan found over that of the best plan, and the same by processor time, which a busy machine disturbs least.
+shortest step of the plan found over that of the best plan, the same by processor time, which a busy machine disturbs least, and
+the spread: the largest of the shortest steps of the rounds over the smallest, for the plan found.
 """
 
 import argparse
@@ -84,7 +85,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         cluster, found = f"{folder}/here.toml", f"{folder}/plan.toml"
         subprocess.run([options.partita, "calibrate", "--out", cluster], check=True, capture_output=True)
-        print("| case | plans | plan found | ms | best plan | ms | found / best | by CPU |\n|---|---:|---|---:|---|---:|---:|---:|")
+        print("| case | plans | plan found | ms | best plan | ms | found / best | by CPU | spread |\n|---|---:|---|---:|---|---:|---:|---:|---:|")
         for case in options.only:
             kind, ranks, keys = CASES[case]
             settings = [part for key, value in keys.items() for part in ("--set", f"{key}={json.dumps(value)}")]
@@ -108,10 +109,11 @@ def main():
             least = lambda other, place: min(row[place] for row in runs[other])
             best = min(kept, key=lambda other: least(other, 0))
             ratio = [least(tuple(flags), place) / min(least(other, place) for other in kept) for place in (0, 1)]
+            tries = [row[0] for row in runs[tuple(flags)]]
             name = lambda of: " ".join(of).replace(f" --plan {found}", "")
             print(
                 f"| {case} | {len(runs)} | {name(flags)} | {least(tuple(flags), 0):.2f} | {name(best)} | {least(best, 0):.2f} "
-                f"| {ratio[0]:.3f} | {ratio[1]:.3f} |",
+                f"| {ratio[0]:.3f} | {ratio[1]:.3f} | {max(tries) / min(tries):.3f} |",
                 flush=True,
             )
 

@@ -75,7 +75,12 @@ impl Cluster {
             };
             let algorithm = Algorithm::Ring;
             let link = Link { latency_s: NVLINK_LATENCY_S, bytes_per_s: nvlink_bytes_per_s, algorithm };
-            Cluster { name: name.to_string(), device, levels: vec![Level { ranks: Some(8), link }], cores: None }
+            Cluster {
+                name: name.to_string(),
+                device,
+                levels: vec![Level { ranks: Some(8), link }],
+                cores: None,
+            }
         };
         let h100 = || gpus("NVIDIA H100 SXM", 67e12, 989e12, [3.35e12, 450e9, 64e9]);
         match name {

@@ -41,7 +41,7 @@ pub struct Cli {
     pub json: bool,
 }
 
-const AFTER_HELP: &str = "CONFIG is a TOML file, a file with a model (.pt2, .mlir), one of mlp, gpt, llama, bert, wide-resnet, vit, unet, t5, or a model by name, such as \
+const AFTER_HELP: &str = "CONFIG is a TOML file, a file with a model (.pt2, .mlir), one of mlp, gpt, llama, bert, moe-gpt, mixtral, deepseek, wide-resnet, vit, unet, t5, or a model by name, such as \
     gpt3-13b.\n\
     Exit codes: 0 done, 1 the check failed, 2 bad input or a failed run, 130 stopped by Ctrl-C.";
 

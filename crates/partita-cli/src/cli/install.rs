@@ -10,7 +10,7 @@ pub struct NewArgs {
     /// The folder that is made.
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
-    /// The bundled config to begin from: mlp, gpt, llama, bert, wide-resnet, vit, unet or t5.
+    /// The bundled config to begin from: mlp, gpt, llama, bert, moe-gpt, mixtral, deepseek, wide-resnet, vit, unet or t5.
     #[arg(long, value_name = "NAME", default_value = "gpt")]
     pub model: String,
 }

@@ -16,7 +16,8 @@ pub struct Source {
 }
 
 /// The configs that a name may refer to.
-const CONFIGS: &str = "a TOML file, or one of mlp, gpt, llama, bert, wide-resnet, vit, unet, t5";
+const CONFIGS: &str =
+    "a TOML file, or one of mlp, gpt, llama, bert, moe-gpt, mixtral, deepseek, wide-resnet, vit, unet, t5";
 
 /// A run whose model this program does not have, or no longer finds.
 fn of_other_program(error: Box<Diagnostic>, saved: &Saved) -> Box<Diagnostic> {
