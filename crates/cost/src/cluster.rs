@@ -135,10 +135,11 @@ impl Cluster {
         self.resized(mesh, axis, 1)
     }
 
-    /// The cluster for a mesh with another size of an axis: a node holds the same ranks of each position on that axis.
+    /// The cluster for a mesh with another size of an axis: a node holds the same ranks of each position on that axis, and
+    /// cores are shared as by all ranks of the mesh.
     pub fn resized(&self, mesh: &Mesh, axis: &str, size: usize) -> Cluster {
-        let mut cluster = self.clone();
-        let Some(axis) = mesh.axis_named(axis) else { return cluster };
+        let Some(axis) = mesh.axis_named(axis) else { return self.clone() };
+        let mut cluster = self.shared_by(mesh.rank_count());
         let (apart, count) = (mesh.stride(axis), axis.size);
         for ranks in cluster.levels.iter_mut().filter_map(|level| level.ranks.as_mut()) {
             // Blocks of `apart` ranks belong to the positions alternately.
@@ -328,6 +329,19 @@ mod tests {
     }
 
     #[test]
+    fn ranks_share_cores() {
+        let cluster = Cluster { cores: Some(2), ..nodes(8) };
+        assert_eq!([1, 2, 3, 4].map(|ranks| cluster.slowdown(ranks)), [1.0, 1.0, 1.5, 2.0]);
+        let rate = |cluster: &Cluster| cluster.device.flops_per_s;
+        assert_eq!(rate(&cluster.shared_by(4)), rate(&cluster) / 2.0);
+        // The ranks of the other slices use the cores too.
+        let mesh = Mesh::parse("pp=4,tp=2", None).unwrap();
+        assert_eq!(rate(&cluster.sliced(&mesh, "pp")), rate(&cluster) / 4.0);
+        assert_eq!(cluster.sliced(&mesh, "dp"), cluster);
+        assert_eq!(nodes(8).shared_by(4), nodes(8));
+    }
+
+    #[test]
     fn figures_that_no_cluster_has_are_refused() {
         let code = |change: &dyn Fn(&mut Cluster)| {
             let mut cluster = nodes(8);
@@ -338,6 +352,7 @@ mod tests {
         assert_eq!(code(&|c| c.device.flops_per_s = 0.0), Some("E470"));
         assert_eq!(code(&|c| c.device.memory_bytes_per_s = f64::NAN), Some("E470"));
         assert_eq!(code(&|c| c.device.memory_bytes = 0), Some("E470"));
+        assert_eq!(code(&|c| c.cores = Some(0)), Some("E470"));
         assert_eq!(code(&|c| c.device.overlap = 1.5), Some("E470"));
         assert_eq!(code(&|c| c.levels[0].link.latency_s = -1.0), Some("E470"));
         assert_eq!(code(&|c| c.levels[1].link.bytes_per_s = f64::INFINITY), Some("E470"));
