@@ -74,7 +74,7 @@ pub fn simulate(args: &SimulateArgs, session: &Session, output: &mut Output) -> 
         let built = session.build_model(&model)?;
         Ok((session.price_of(&built)?, session.notes(&model, &built)))
     })?;
-    for note in session.config().note_on_price().into_iter().chain(notes) {
+    for note in session.config().note_on_price().into_iter().chain(note_on_cores(session)).chain(notes) {
         output.note(note);
     }
     let (set, simulation) = match price {
@@ -89,6 +89,13 @@ pub fn simulate(args: &SimulateArgs, session: &Session, output: &mut Output) -> 
     }
     answer(&Predicted::of(session, &simulation), Predicted::text, output);
     Ok(())
+}
+
+/// That ranks share cores, if they do.
+fn note_on_cores(session: &Session) -> Option<String> {
+    let (cluster, ranks) = (&session.config().cluster, session.mesh().rank_count());
+    let cores = cluster.cores.filter(|&cores| cores < ranks)?;
+    Some(format!("{ranks} ranks take turns on the cores of cluster `{}` (cores = {cores})", cluster.name))
 }
 
 impl Predicted {
