@@ -182,6 +182,12 @@ impl Session {
         self
     }
 
+    /// With at most so many bytes kept for the backward pass of a microbatch.
+    pub(crate) fn with_activation_limit(mut self, bytes: usize) -> Session {
+        self.config.train.activation_limit = Some(bytes);
+        self
+    }
+
     /// On another cluster.
     pub(crate) fn with_cluster(mut self, cluster: Cluster) -> Session {
         self.config.cluster = cluster;

@@ -82,7 +82,8 @@ pub fn apply(plan: &Plan, step: &Graph, mesh: &Mesh, options: &ApplyOptions) -> 
     planner.feed()?;
     let declared: Vec<Declared> = plan.entries.iter().filter_map(Declared::of).collect();
     declared.iter().for_each(|line| planner.note_options(line));
-    let lines = planner.layer_lines(&declared)?;
+    let (lines, told) = layer_lines(&graph, &modules, &declared)?;
+    planner.notes.extend(told);
     if options.sequence_parallel {
         planner.note_sequence_parallel();
     }
@@ -115,6 +116,56 @@ pub fn apply(plan: &Plan, step: &Graph, mesh: &Mesh, options: &ApplyOptions) -> 
         graph = write(&graph, mesh_index, &pinned, &constraints)?;
     }
     Ok(Applied { graph, notes })
+}
+
+/// The layer line of each module: the last one that matches; and notes of lines that a later one overrides.
+fn layer_lines<'p>(
+    graph: &Graph,
+    modules: &Modules,
+    declared: &[Declared<'p>],
+) -> Result<(IndexMap<String, Declared<'p>>, Vec<String>)> {
+    let mut lines: IndexMap<String, Declared> = IndexMap::new();
+    let mut claims: Vec<Claim<&Style>> = Vec::new();
+    for &entry in declared.iter().filter(|line| line.style.is_layer()) {
+        let matching = modules.matching(entry.entry.scope());
+        if matching.is_empty() && modules.parameters_named(entry.entry.scope()).is_empty() {
+            return Err(modules.unmatched(entry.entry.scope(), &entry.describe()));
+        }
+        let weighted = |m: &&str| !weights_of(graph, modules, m).is_empty();
+        let needs_weight = matches!(entry.style.kind, Kind::Colwise | Kind::Rowwise);
+        let acting: Vec<&str> = matching.iter().copied().filter(|m| !needs_weight || weighted(m)).collect();
+        if needs_weight && acting.is_empty() {
+            let first = matching.first().copied().unwrap_or(entry.modules);
+            let inside = modules.paths.iter().filter(|p| weighted(&p.as_str()));
+            let inside: Vec<&str> =
+                inside.map(String::as_str).filter(|p| p.starts_with(&format!("{first}."))).collect();
+            let mut error =
+                Diagnostic::new("E221", format!("`{}` matches no module with a weight", entry.modules))
+                    .at(entry.describe())
+                    .expected("linear layers or embeddings")
+                    .found(format!("`{first}`, which has no weight itself"));
+            if !inside.is_empty() {
+                error.help = Some(format!("its layers are `{}`", inside.join("`, `")));
+            }
+            return Err(error);
+        }
+        for module in &acting {
+            lines.insert(module.to_string(), entry);
+        }
+        let about = acting.into_iter().collect();
+        claims.push(Claim { line: entry.describe(), about, asks: entry.style });
+    }
+    let notes = overruled(&claims);
+    Ok((lines, notes))
+}
+
+/// The layer lines of a plan that a later line overrides, on the forward pass of a model: a note for each names the pair.
+///
+/// # Errors
+/// E221 for a pattern that matches nothing.
+pub fn overruled_lines(plan: &Plan, forward: &Graph) -> Result<Vec<String>> {
+    let declared: Vec<Declared> = plan.entries.iter().filter_map(Declared::of).collect();
+    Ok(layer_lines(forward, &Modules::of(forward), &declared)?.1)
 }
 
 /// A line of a plan that declares a style.
@@ -201,44 +252,6 @@ impl<'a> Planner<'a> {
             self.pins.at(input).close();
         }
         Ok(())
-    }
-
-    /// The layer line of each module: the last one that matches.
-    fn layer_lines<'p>(&mut self, declared: &[Declared<'p>]) -> Result<IndexMap<String, Declared<'p>>> {
-        let mut lines: IndexMap<String, Declared> = IndexMap::new();
-        let mut claims: Vec<Claim<&Style>> = Vec::new();
-        for &entry in declared.iter().filter(|line| line.style.is_layer()) {
-            let matching = self.modules.matching(entry.entry.scope());
-            if matching.is_empty() && self.modules.parameters_named(entry.entry.scope()).is_empty() {
-                return Err(self.modules.unmatched(entry.entry.scope(), &entry.describe()));
-            }
-            let weighted = |m: &&str| !weights_of(self.graph, self.modules, m).is_empty();
-            let needs_weight = matches!(entry.style.kind, Kind::Colwise | Kind::Rowwise);
-            let acting: Vec<&str> =
-                matching.iter().copied().filter(|m| !needs_weight || weighted(m)).collect();
-            if needs_weight && acting.is_empty() {
-                let first = matching.first().copied().unwrap_or(entry.modules);
-                let inside = self.modules.paths.iter().filter(|p| weighted(&p.as_str()));
-                let inside: Vec<&str> =
-                    inside.map(String::as_str).filter(|p| p.starts_with(&format!("{first}."))).collect();
-                let mut error =
-                    Diagnostic::new("E221", format!("`{}` matches no module with a weight", entry.modules))
-                        .at(entry.describe())
-                        .expected("linear layers or embeddings")
-                        .found(format!("`{first}`, which has no weight itself"));
-                if !inside.is_empty() {
-                    error.help = Some(format!("its layers are `{}`", inside.join("`, `")));
-                }
-                return Err(error);
-            }
-            for module in &acting {
-                lines.insert(module.to_string(), entry);
-            }
-            let about = acting.into_iter().collect();
-            claims.push(Claim { line: entry.describe(), about, asks: entry.style });
-        }
-        self.notes.extend(overruled(&claims));
-        Ok(lines)
     }
 
     /// Applies a layer style to one module.

@@ -42,7 +42,7 @@ mod ulysses;
 pub mod verify;
 mod weights;
 
-pub use apply::{Applied, ApplyOptions, apply, batch_shards};
+pub use apply::{Applied, ApplyOptions, apply, batch_shards, overruled_lines};
 pub use attention_choice::choose_attention;
 pub use build::{
     BuildOptions, Built, annotated_differentiated, annotated_steps, build, build_differentiated,

@@ -197,7 +197,8 @@ impl Plan {
     pub fn from_toml(text: &str, origin: &str) -> Result<Plan> {
         let table: toml::Table =
             text.parse().map_err(|error: toml::de::Error| not_toml(text, origin, &error))?;
-        let keys = ["plan", "stages", "mesh", "microbatches", "timetable", "sequence_parallel"];
+        let keys =
+            ["plan", "stages", "mesh", "microbatches", "timetable", "sequence_parallel", "activation_limit"];
         if let Some(key) = table.keys().find(|key| !keys.contains(&key.as_str())) {
             return Err(misplaced(origin, key, &keys));
         }

@@ -109,7 +109,7 @@ impl MixtureOfExperts {
         {
             return refused(
                 "`capacity` out of range",
-                "a finite number above 0".to_string(),
+                "a finite number above 0, or 0 for experts that drop no token".to_string(),
                 factor.to_string(),
             );
         }

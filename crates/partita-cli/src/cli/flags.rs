@@ -133,6 +133,13 @@ impl ConfigFlags {
         Ok(self.given()?.into_iter().map(|(_, item)| item).collect())
     }
 
+    /// Whether an option or `--set` sets a key.
+    pub fn gives(&self, key: &str) -> bool {
+        let sets =
+            |item: &String| item.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='));
+        self.overrides().is_ok_and(|items| items.iter().any(sets))
+    }
+
     /// Each option that is given, and its override: those of `--set` last.
     pub(super) fn given(&self) -> Result<Vec<(&'static str, String)>> {
         let texts = [

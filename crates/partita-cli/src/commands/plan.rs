@@ -144,7 +144,13 @@ pub fn plan(args: &PlanArgs, session: &Session, output: &mut Output) -> Result<(
         None => vec![session.mesh().clone()],
     };
     let alpa = args.cost == CostModel::Alpa;
-    let freedom = Freedom { microbatches: devices.is_some(), explain: args.why, alpa };
+    let is_given = |key: &str| args.flags.gives(key);
+    let freedom = Freedom {
+        microbatches: !is_given("train.microbatches"),
+        flags: !is_given("train.timetable"),
+        explain: args.why,
+        alpa,
+    };
     let working = output.working(SEARCHING);
     let watch = |progress: &Progress| {
         if let Some(best) = &progress.best {
@@ -156,6 +162,7 @@ pub fn plan(args: &PlanArgs, session: &Session, output: &mut Output) -> Result<(
     };
     let found = session.auto_plan_over(None, &tried, freedom, &watch)?;
     drop(working);
+    found.notes.iter().for_each(|note| output.note(note.as_str()));
     if let Some(path) = &args.out {
         let text = format!("{}\n{}", found.best.made_for(), found.best.plan.to_toml());
         write_new(path, "the plan", "--out", |file| file.write_all(text.as_bytes()))?;

@@ -4,10 +4,10 @@
 //! (ZeRO), stages, microbatches and recomputation are unfolded from the layer in closed form, for every mesh. The best of
 //! each mesh is then priced as `partita simulate` prices it, its timetable over a clock.
 
-use super::guesses::{DOUBT, Guess, priced};
-use super::layouts::within_a_step;
+use super::guesses::{DOUBT, Guess, MOST_TOLD, priced};
+use super::layouts::{annotated_step, options, within_a_step};
 use super::{
-    DATA_AXES, Freedom, SearchTime, Searched, Tried, Watch, expert_lines, is_free, offloaded, storage, with,
+    Freedom, SearchTime, Searched, Tried, Watch, expert_lines, is_free, offloaded, orders, storage, with,
 };
 use crate::predict::block::{Block, BlockSpec, Traced};
 use crate::predict::step::{BlockSeconds, Job, Software, forecast_from};
@@ -15,13 +15,11 @@ use crate::predict::unfold::is_inside;
 use crate::predict::{Blocks, FEW_ROWS, MORE_ROWS};
 use crate::session::Session;
 use partita_base::{Diagnostic, Result};
-use partita_ir::Registry;
 use partita_mesh::Mesh;
-use partita_pipeline::Order;
 use partita_planner::intra::{Options, Table};
 use partita_planner::solver::Effort;
 use partita_planner::{Pins, plan_of_layers};
-use partita_schedule::{Entry, Plan, Primitive, ReadyOptions, Tools, annotated_steps, batch_shards};
+use partita_schedule::{Entry, Plan, Primitive, ReadyOptions, batch_shards};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
@@ -32,8 +30,6 @@ const EFFORT: Effort = Effort { most_entries: 1 << 18, most_branches: 4 };
 const MOST_STREAM: usize = 1 << 26;
 /// The most ranks of `tp`: those of a node, unless the cluster says how many a node has.
 const MOST_TP: usize = 8;
-/// Stages on a slice that are tried.
-const CHUNKS: [usize; 8] = [2, 3, 4, 5, 6, 8, 10, 12];
 /// The memory that programs need relative to their estimates is below this.
 const SURELY: f64 = 1.2;
 /// What programs with experts may need relative to their estimates: buffers of experts that drop no token are hard to
@@ -98,7 +94,7 @@ pub(super) fn search(session: &Session, meshes: &[Mesh], freedom: Freedom, watch
     let is_promising = |within: Within, layer: &Layer| promising.contains(&(within, layer.recomputed));
     compiled(session, &mut layers, &rows, is_promising, &mut tried);
     let jobs = jobs_of(session, &meshes, &layers, &mut tried)?;
-    tried.join(priced(session, guesses_of(session, &jobs, freedom)?, watch));
+    tried.join(priced(session, guesses_of(session, &jobs, freedom)?, watch)?);
     tried.time.add(SearchTime { checking: start.elapsed(), ..SearchTime::default() });
     Ok(tried)
 }
@@ -178,7 +174,8 @@ fn guesses_of<'a>(session: &Session, jobs: &'a [OnMesh<'a>], freedom: Freedom) -
         for microbatches in microbatches_on(session, mesh, freedom) {
             let rows = session.config().train.batch / (batch_shards(mesh) * microbatches).max(1);
             let Some((block, of_block)) = layer.of_rows.get(&rows) else { continue };
-            for order in orders(session, job, microbatches, freedom) {
+            let own = &session.config().train.timetable;
+            for order in orders(own, [job.layers, job.pp, microbatches], freedom) {
                 let mut own = Job {
                     microbatches,
                     clocked: false,
@@ -226,6 +223,16 @@ fn promising(session: &Session, guesses: &[Guess]) -> BTreeSet<(Within, Recomput
     let is_safe = |guess: &&Guess| guess.bytes * SURELY < limit;
     let best_s = guesses.iter().filter(is_safe).map(|guess| guess.step_s).fold(f64::INFINITY, f64::min);
     let mut promising = BTreeSet::new();
+    // The fastest layer over each number of ranks that share experts is tried in any case, so that the output can say what
+    // these cost.
+    let mut fastest: BTreeMap<usize, &Guess> = BTreeMap::new();
+    for guess in guesses.iter().filter(|guess| (2..=MOST_TOLD).contains(&within_layer(guess.mesh).0)) {
+        let known = fastest.entry(within_layer(guess.mesh).0).or_insert(guess);
+        if guess.step_s < known.step_s {
+            *known = guess;
+        }
+    }
+    promising.extend(fastest.values().map(|guess| (within_layer(guess.mesh), Recomputed::All)));
     for guess in guesses.iter().filter(|guess| !is_safe(guess)) {
         let Guess { job, layer, microbatches, .. } = guess;
         let rows = session.config().train.batch / (batch_shards(guess.mesh) * microbatches).max(1);
@@ -240,21 +247,8 @@ fn promising(session: &Session, guesses: &[Guess]) -> BTreeSet<(Within, Recomput
     promising
 }
 
-/// The timetables to try.
-fn orders(session: &Session, job: &Job, microbatches: usize, freedom: Freedom) -> Vec<Order> {
-    let own = session.config().train.timetable.clone();
-    if !freedom.microbatches || own != Order::default() || job.pp == 1 {
-        return vec![own];
-    }
-    let fits = |chunks: &&usize| microbatches >= job.pp && job.layers.is_multiple_of(job.pp * **chunks);
-    let looped = CHUNKS.iter().filter(fits).map(|chunks| format!("interleaved-1f1b:{chunks}"));
-    let split = ["zb-h1", "zb-h2"].map(str::to_string);
-    let named = looped.chain(split).filter_map(|name| Order::named(&name).ok());
-    std::iter::once(own).chain(named).collect()
-}
-
-/// The meshes that the cluster holds, with at least one layer on each stage, `tp` within a node, and ranks that share the
-/// batch evenly.
+/// The meshes that the cluster holds, with at least one layer on each stage, each group of `tp` within a node, and ranks
+/// that share the batch evenly.
 fn usable(session: &Session, meshes: &[Mesh], tried: &mut Tried) -> Vec<Mesh> {
     let config = session.config();
     let levels = &config.cluster.levels;
@@ -267,7 +261,7 @@ fn usable(session: &Session, meshes: &[Mesh], tried: &mut Tried) -> Vec<Mesh> {
         if let Err(error) = config.cluster.holds(mesh) {
             tried.refuse(mesh, "planner", error);
         } else if is_only
-            || size(mesh, "tp") <= node
+            || (mesh.rank_count().min(node)).is_multiple_of(size(mesh, "tp"))
                 && size(mesh, "pp") <= layers
                 && config.train.batch.is_multiple_of(batch_shards(mesh))
         {
@@ -467,7 +461,7 @@ fn lines_over(
     }
     if is_free && tp > 1 {
         // The collectives of sequence parallelism move as many bytes, and less is kept.
-        let sequence_parallel = own || freedom.microbatches;
+        let sequence_parallel = own || freedom.flags;
         let options = ReadyOptions {
             sequence_parallel,
             vocab_parallel: config.plan.vocab_parallel || sequence_parallel,
@@ -519,32 +513,42 @@ fn searched(
     let small = config.model.with_layers(2).ok_or_else(not_folded)?;
     let model = small.build(1, config.train.dtype, true)?;
     let session = session.clone().with_mesh(mesh.clone()).with_microbatches(1).only_priced();
-    let runner = session.step_runner();
-    let tools = Tools { registry: &Registry::default(), runner: &runner };
     let lines = if is_free(pins) { within_a_step(pins) } else { pins.clone() };
-    let steps = annotated_steps(&model, &lines, mesh, &session.build_options(), &tools)?;
-    let (slice, step) = steps.first().ok_or_else(|| Diagnostic::new("E523", "the mesh has no slices"))?;
+    let (slice, step) = &annotated_step(&session, &model, &lines)?;
     let tracing = start.elapsed();
     let start = Instant::now();
-    let mut search = Options::new(freedom.prices(&config.cluster, slice));
-    search.batch_axes = DATA_AXES.map(str::to_string).to_vec();
-    search.split_contractions = true;
-    search.moves_shared = false;
-    search.effort = EFFORT;
+    let prices = freedom.prices(&config.cluster, slice);
+    let search = Options { split_contractions: true, effort: EFFORT, ..options(prices) };
     let table = Table::new(step, slice, &search)?;
     let enumerating = start.elapsed();
     let start = Instant::now();
     let found = table.solve()?;
     let plan = plan_of_layers(step, slice, &["tp".to_string()], &found, Pins::Activations);
-    tried.searched.push(Searched {
-        mesh: slice.clone(),
-        layers: Some(2),
-        variables: table.problem.variables.len(),
-        cost_s: found.solution.cost,
-        bound_s: found.solution.bound,
-        built_s: None,
-        without: Vec::new(),
-    });
+    tried.searched.push(Searched::of(slice, Some(2), &table, &found));
     tried.time.add(SearchTime { tracing, enumerating, solving: start.elapsed(), ..SearchTime::default() });
     Ok(with(pins, &plan))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Groups of `tp` are within a node, and stages need no power of two.
+    #[test]
+    fn groups_of_tp_do_not_cross_nodes() {
+        let kept = |cluster: &str, devices: usize| -> Vec<String> {
+            let more = [format!("cluster.name={cluster}"), "train.batch=240".to_string()];
+            let mut config = crate::Config::load("gpt2-124m", &more).unwrap();
+            config.model = config.model.with_layers(70).unwrap();
+            let session = Session::new(config).unwrap();
+            let mut tried = Tried::default();
+            let meshes = usable(&session, &session.meshes(devices, 128), &mut tried);
+            meshes.iter().map(Mesh::to_string).collect()
+        };
+        let on_nodes_of_8 = kept("a100-80g:10x8", 80);
+        assert!(on_nodes_of_8.contains(&"pp=10,tp=8".to_string()), "{on_nodes_of_8:?}");
+        assert!(on_nodes_of_8.iter().all(|mesh| !mesh.ends_with("tp=5")), "{on_nodes_of_8:?}");
+        assert!(kept("a100-80g:2x6", 12).contains(&"pp=4,tp=3".to_string()));
+        assert!(kept("a100-80g:1x8", 6).contains(&"tp=6".to_string()));
+    }
 }

@@ -1,22 +1,35 @@
 //! Guesses: candidates of large steps in closed form, and the exact prices of the best of them.
 
 use super::folded::{Layer, Recomputed};
+use super::layouts::blocks;
 use super::{Candidate, Tried, Watch, on_all_cores};
-use crate::predict::step::{Job, layers_of_stages};
+use crate::predict::step::Job;
 use crate::predict::unfold::SmallSteps;
 use crate::session::Session;
 use partita_base::Result;
+use partita_ir::Graph;
 use partita_mesh::Mesh;
-use partita_pipeline::Order;
+use partita_pipeline::mark::evenly;
+use partita_pipeline::{Order, block_of};
 use partita_schedule::Plan;
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
 
 /// Candidates whose programs are priced at a time; any number of cores finds the same plan.
 const AT_ONCE: usize = 2;
 /// The fewest and the most candidates, timetables apart, whose programs are priced.
 const PRICED: [usize; 2] = [4, 12];
+/// The most of them that hardly promise to fit, once others do.
+const DOUBTFUL: usize = 8;
 /// The most of them that do not fit.
 const IN_VAIN: usize = 40;
+/// The most candidates that are priced to say what an axis for experts or long rows gains or costs.
+const TOLD: usize = 3;
+/// The most ranks of such an axis then: the steps of a ring of many ranks take long to build.
+pub(super) const MOST_TOLD: usize = 8;
+/// By how much more memory their programs may need than expected.
+const ROOM: f64 = 1.3;
 /// What programs may take and need relative to their estimates, where none like them is priced.
 pub(super) const DOUBT: f64 = 0.95;
 /// See [`Pricing::expected`].
@@ -46,30 +59,35 @@ pub(super) struct Guess<'a> {
 type Kin<'a> = Vec<Guess<'a>>;
 
 /// Prices guesses, those first that are best by their estimates, until no other promises to be better. With a guess, all of
-/// its kin are priced. Of meshes with experts or long rows on an axis of their own, at least one is.
-pub(super) fn priced(session: &Session, guesses: Vec<Guess>, watch: Watch) -> Tried {
+/// its kin are priced. Of meshes with experts or long rows on an axis of their own, some are in any case.
+pub(super) fn priced(session: &Session, guesses: Vec<Guess>, watch: Watch) -> Result<Tried> {
     let mut kin: BTreeMap<(usize, usize, bool), Kin> = BTreeMap::new();
     for guess in guesses {
         kin.entry(guess.kin()).or_default().push(guess);
     }
     let mut kin: Vec<Kin> = kin.into_values().collect();
     let classes: BTreeSet<Class> = kin.iter().flatten().map(Guess::class).collect();
-    let mut pricing = Pricing::new(session, classes, watch);
+    let mut pricing = Pricing::new(session, classes, watch)?;
     let mut meshes: BTreeSet<String> = BTreeSet::new();
-    let (mut count, mut in_vain) = (0, 0);
+    let (mut count, mut in_vain, mut doubtful) = (0, 0, 0);
     while count < PRICED[1] && in_vain < IN_VAIN && !kin.is_empty() {
         let best_s = pricing.best_s();
         let fitting = pricing.fitting().count();
-        let mut order: Vec<(bool, f64, usize)> = Vec::new();
+        // Those first that promise to be better, then one of each mesh.
+        let mut order: Vec<(bool, Promise, usize)> = Vec::new();
         for (number, kin) in kin.iter().enumerate() {
-            let Some((is_large, key)) = pricing.promise(kin) else { continue };
-            // One of each mesh, unless another promises to be the best one.
-            if key < best_s && !is_large || !meshes.contains(&kin[0].mesh.to_string()) {
-                order.push((is_large, key, number));
+            let Some(promise) = pricing.promise(kin) else { continue };
+            let is_better = match promise.fit {
+                Fit::Expected => promise.key < best_s,
+                Fit::Doubtful => promise.key < best_s && doubtful < DOUBTFUL,
+                Fit::TooLarge => false,
+            };
+            if is_better || !meshes.contains(&kin[0].mesh.to_string()) {
+                order.push((!is_better, promise, number));
             }
         }
-        order.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
-        let is_done = |&(is_large, step_s, _): &(bool, f64, usize)| is_large || step_s >= best_s;
+        order.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.order(&b.1)));
+        let is_done = |&(is_no_better, ..): &(bool, Promise, usize)| is_no_better;
         if best_s.is_finite() && count + in_vain >= PRICED[0] && order.first().is_none_or(is_done) {
             break;
         }
@@ -79,9 +97,10 @@ pub(super) fn priced(session: &Session, guesses: Vec<Guess>, watch: Watch) -> Tr
             let least = |number: &usize| pricing.least_bytes(&kin[*number]);
             chosen.extend((0..kin.len()).min_by(|a, b| least(a).total_cmp(&least(b))));
         }
-        for (_, _, number) in order {
+        for (_, promise, number) in order {
             let is_other = |&other: &usize| kin[other][0].class() != kin[number][0].class();
             if chosen.len() < AT_ONCE && chosen.iter().all(is_other) {
+                doubtful += usize::from(best_s.is_finite() && promise.fit == Fit::Doubtful);
                 chosen.push(number);
             }
         }
@@ -97,17 +116,10 @@ pub(super) fn priced(session: &Session, guesses: Vec<Guess>, watch: Watch) -> Tr
             false => in_vain += chosen.len(),
         }
     }
-    let untold = ["ep", "cp"].iter().filter_map(|axis| {
-        let has = |mesh: &Mesh| mesh.axis_named(axis).is_some_and(|axis| axis.size > 1);
-        let is_told = pricing.tried.found.iter().any(|candidate| has(&candidate.mesh));
-        let own = kin.iter().filter(|kin| !is_told && has(kin[0].mesh));
-        let promises = own.filter_map(|kin| Some((pricing.promise(kin)?, kin)));
-        let best = promises.min_by(|(a, _), (b, _)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))?;
-        Some(best.1.clone())
-    });
-    let untold: Vec<Kin> = untold.collect();
-    pricing.price(&untold);
-    pricing.tried
+    for axis in ["ep", "cp"] {
+        pricing.price_with(axis, &mut kin);
+    }
+    Ok(pricing.tried)
 }
 
 /// What was priced so far.
@@ -115,6 +127,7 @@ struct Pricing<'a> {
     session: &'a Session,
     watch: Watch<'a>,
     small: SmallSteps,
+    stages: EvenStages,
     tried: Tried,
     /// For guesses alike, what programs take and need relative to their estimates.
     known: BTreeMap<Class, Vec<[f64; 2]>>,
@@ -125,10 +138,11 @@ struct Pricing<'a> {
 }
 
 impl<'a> Pricing<'a> {
-    fn new(session: &'a Session, classes: BTreeSet<Class>, watch: Watch<'a>) -> Pricing<'a> {
+    fn new(session: &'a Session, classes: BTreeSet<Class>, watch: Watch<'a>) -> Result<Pricing<'a>> {
+        let stages = EvenStages::of_model(session)?;
         let expected = classes.into_iter().map(|class| (class, [DOUBT; 2])).collect();
         let (small, tried, known) = (SmallSteps::default(), Tried::default(), BTreeMap::new());
-        Pricing { session, watch, small, tried, known, expected, of_layers: BTreeMap::new() }
+        Ok(Pricing { session, watch, small, stages, tried, known, expected, of_layers: BTreeMap::new() })
     }
 
     /// Whether what a guess offloads may have to: it does not, as far as known, fit beside the rest.
@@ -162,15 +176,22 @@ impl<'a> Pricing<'a> {
         self.fitting().map(|candidate| candidate.step_s).fold(f64::INFINITY, f64::min)
     }
 
-    /// The best of guesses: that it is too large, and its bytes then, else its seconds.
-    fn promise(&self, kin: &Kin) -> Option<(bool, f64)> {
+    /// What the best of guesses promises.
+    fn promise(&self, kin: &Kin) -> Option<Promise> {
+        let limit = self.limit() as f64;
         let of = |guess: &Guess| {
             let [step_s, bytes] = self.expected(guess);
-            let is_large = bytes > self.limit() as f64;
-            (is_large, if is_large { bytes } else { step_s })
+            // Of another kind of layer than those that were priced, the bytes are hardly known.
+            let may_fit = guess.bytes * DOUBT <= limit && !self.of_layers.contains_key(&guess.kind());
+            let (fit, key) = match may_fit {
+                _ if bytes <= limit => (Fit::Expected, step_s),
+                true => (Fit::Doubtful, step_s),
+                false => (Fit::TooLarge, bytes),
+            };
+            Promise { fit, key }
         };
         let kin = kin.iter().filter(|guess| self.may_offload(guess));
-        kin.map(of).min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))
+        kin.map(of).min_by(Promise::order)
     }
 
     /// What is expected to be needed by the smallest of guesses.
@@ -179,13 +200,40 @@ impl<'a> Pricing<'a> {
         kin.iter().map(of).fold(f64::INFINITY, f64::min)
     }
 
+    /// Prices candidates with an axis until one fits and none with it promises to be faster, so that the output can say
+    /// what the axis gains or costs.
+    fn price_with(&mut self, axis: &str, kin: &mut Vec<Kin>) {
+        for _ in 0..TOLD {
+            let own = self.fitting().filter(|candidate| candidate.has(axis));
+            let best_s = own.map(|candidate| candidate.step_s).fold(f64::INFINITY, f64::min);
+            let with_axis = (0..kin.len()).filter(|&number| {
+                let size = kin[number][0].mesh.axis_named(axis).map_or(1, |axis| axis.size);
+                (2..=MOST_TOLD).contains(&size)
+            });
+            let promises = with_axis.filter_map(|number| {
+                let is_tight = self.least_bytes(&kin[number]) * ROOM > self.limit() as f64;
+                Some((is_tight, self.promise(&kin[number])?, number))
+            });
+            let best = promises.min_by(|a, b| a.0.cmp(&b.0).then(a.1.order(&b.1)));
+            let Some((_, promise, number)) = best else { return };
+            if best_s.is_finite() && (promise.fit == Fit::TooLarge || promise.key >= best_s) {
+                return;
+            }
+            // Its best timetable says enough.
+            let alone = kin.remove(number).into_iter().map(|guess| vec![guess]);
+            let promises = alone.filter_map(|guess| Some((self.promise(&guess)?, guess)));
+            let best = promises.min_by(|a, b| a.0.order(&b.0));
+            self.price(&best.into_iter().map(|(_, guess)| guess).collect::<Vec<Kin>>());
+        }
+    }
+
     /// Prices guesses and corrects what is expected of others.
     fn price(&mut self, chosen: &[Kin]) {
-        let (session, small) = (self.session, &self.small);
+        let (session, small, stages) = (self.session, &self.small, &self.stages);
         let round = on_all_cores(chosen.len(), self.limit(), self.watch, |number| {
             let mut tried = Tried::default();
             for guess in &chosen[number] {
-                match candidate(session, guess, small) {
+                match candidate(session, guess, small, stages) {
                     Ok(found) => tried.found.push(found),
                     Err(error) => tried.refuse(guess.mesh, guess.source, error),
                 }
@@ -225,15 +273,39 @@ impl<'a> Pricing<'a> {
 /// What guesses have in common whose estimates err alike: a pipeline and its timetable, what data parallel ranks share.
 type Class = (bool, String, u8, [bool; 4]);
 
-/// Guesses that err alike in their bytes: the ranks that share a layer, the layer, and how stages follow each other.
-type LayerKind = ([usize; 2], &'static str, bool, Recomputed, [bool; 2]);
+/// Guesses that err alike in their bytes: the ranks that share a layer or its rows, the layer, and how stages follow each
+/// other.
+type LayerKind = ([usize; 3], &'static str, bool, Recomputed, [bool; 2]);
+
+/// Whether a candidate fits, before it is priced.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Fit {
+    Expected,
+    /// It does if its estimate errs as little as those of other kinds of layers.
+    Doubtful,
+    TooLarge,
+}
+
+/// What a candidate is expected to take: seconds, or bytes if it is too large.
+#[derive(Clone, Copy, Debug)]
+struct Promise {
+    fit: Fit,
+    key: f64,
+}
+
+impl Promise {
+    /// Those that fit first, by their seconds; those that are too large last, by their bytes.
+    fn order(&self, other: &Promise) -> Ordering {
+        self.fit.cmp(&other.fit).then(self.key.total_cmp(&other.key))
+    }
+}
 
 impl Guess<'_> {
     fn kind(&self) -> LayerKind {
         let Layer { source, sequence_parallel, recomputed, .. } = *self.layer;
         let size = |name: &str| self.mesh.axis_named(name).map_or(1, |axis| axis.size);
         let stages = [self.job.pp > 1, self.order.chunks(self.job.pp) > 1];
-        (["ep", "tp"].map(size), source, sequence_parallel, recomputed, stages)
+        (["ep", "cp", "tp"].map(size), source, sequence_parallel, recomputed, stages)
     }
 
     /// What guesses with the same small steps have in common.
@@ -251,7 +323,7 @@ impl Guess<'_> {
     }
 }
 
-fn candidate(session: &Session, guess: &Guess, small: &SmallSteps) -> Result<Candidate> {
+fn candidate(session: &Session, guess: &Guess, small: &SmallSteps, stages: &EvenStages) -> Result<Candidate> {
     let Guess { mesh, layer, source, plan, microbatches, order, job, .. } = guess;
     let session = session
         .clone()
@@ -260,23 +332,44 @@ fn candidate(session: &Session, guess: &Guess, small: &SmallSteps) -> Result<Can
         .with_timetable(order.clone())
         .with_sequence_parallel(layer.sequence_parallel);
     let price = session.price_folded_with(plan, small)?;
-    let mut first = 0;
     let chunks = if job.pp > 1 { order.chunks(job.pp) } else { 1 };
-    let stages = layers_of_stages(job.layers, job.pp * chunks).into_iter().map(|count| {
-        let (from, to) = (first, first + count);
-        first = to;
-        (format!("layers.{from}"), format!("layers.{}", to.saturating_sub(1)))
-    });
-    Ok(Candidate {
-        mesh: (*mesh).clone(),
-        source,
-        plan: (*plan).clone(),
-        microbatches: *microbatches,
-        timetable: order.clone(),
-        sequence_parallel: layer.sequence_parallel,
-        step_s: price.step_s(),
-        bytes: price.bytes(),
-        idle: None,
-        stages: stages.collect(),
-    })
+    let stages = stages.of(job.pp * chunks)?;
+    Ok(Candidate { stages, ..Candidate::priced(&session, source, (*plan).clone(), &price) })
+}
+
+/// The modules of the stages of a model that is cut evenly.
+struct EvenStages {
+    forward: Graph,
+    known: Mutex<BTreeMap<usize, Vec<(String, String)>>>,
+}
+
+impl EvenStages {
+    fn of_model(session: &Session) -> Result<EvenStages> {
+        let forward = session.config().model.build(1, session.config().train.dtype, true)?.forward;
+        Ok(EvenStages { forward, known: Mutex::default() })
+    }
+
+    /// The first and the last block of each of so many stages.
+    fn of(&self, count: usize) -> Result<Vec<(String, String)>> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(stages) = known.get(&count) {
+            return Ok(stages.clone());
+        }
+        let mut forward = self.forward.clone();
+        evenly(&mut forward, count)?;
+        let names = blocks(&forward);
+        let mut stages: Vec<Vec<&String>> = vec![Vec::new(); count];
+        for name in &names {
+            let stage =
+                forward.nodes.iter().find(|node| block_of(&node.path) == name).map_or(0, |node| node.stage);
+            stages[stage.min(count - 1)].push(name);
+        }
+        let ends = |own: &Vec<&String>| {
+            let text = |name: Option<&&String>| name.map(|name| name.to_string()).unwrap_or_default();
+            (text(own.first()), text(own.last()))
+        };
+        let stages: Vec<(String, String)> = stages.iter().map(ends).collect();
+        known.insert(count, stages.clone());
+        Ok(stages)
+    }
 }

@@ -10,7 +10,7 @@ use partita_ir::{Graph, Phase, Registry};
 use partita_mesh::{Axis, Mesh};
 use partita_nn::Model;
 use partita_pipeline::Order;
-use partita_planner::intra::{Found, Options, Table};
+use partita_planner::intra::{Found, Options, Prices, Table};
 use partita_planner::{Pins, plan_of, plan_of_layers};
 use partita_schedule::{Entry, PIPELINE_AXIS, Plan, Primitive, Tools, annotated_steps};
 use std::collections::BTreeMap;
@@ -111,12 +111,8 @@ impl<'a> Search<'a> {
     fn run(&self, model: &Model, time: &mut SearchTime) -> Result<Layouts> {
         let start = Instant::now();
         let Search { one, pins, freedom, repeats, cluster, .. } = self;
-        let runner = one.step_runner();
-        let tools = Tools { registry: &Registry::default(), runner: &runner };
         let model = if self.is_whole && *repeats == 1 { model.clone() } else { one.model()? };
-        let steps =
-            annotated_steps(&with_loss(model)?, &self.given, one.mesh(), &one.build_options(), &tools)?;
-        let (slice, step) = steps.first().ok_or_else(|| Diagnostic::new("E523", "the mesh has no slices"))?;
+        let (slice, step) = &annotated_step(one, &with_loss(model)?, &self.given)?;
         time.tracing += start.elapsed();
         let axes = slice.axes.iter().filter(|axis| axis.size > 1).map(|axis| axis.name.clone());
         let (data, axes): (Vec<String>, Vec<String>) =
@@ -138,10 +134,8 @@ impl<'a> Search<'a> {
                 continue;
             }
             let start = Instant::now();
-            let mut search = Options::new(freedom.prices(cluster, slice));
-            search.batch_axes = DATA_AXES.map(str::to_string).to_vec();
+            let mut search = options(freedom.prices(cluster, slice));
             search.mixed_axes = mixed_axes;
-            search.moves_shared = false;
             search.repeats = *repeats;
             search.split_contractions |= split_contractions;
             let table = Table::new(step, slice, &search)?;
@@ -182,19 +176,43 @@ impl<'a> Search<'a> {
             }
         }
         let searched = Searched {
-            mesh: slice.clone(),
-            layers: (!self.is_whole).then_some(FEW),
-            variables: table.problem.variables.len(),
-            cost_s: found.solution.cost,
-            bound_s: found.solution.bound,
-            built_s: None,
             without: match self.freedom.explain {
                 true => without(table, step, found, plans),
                 false => Vec::new(),
             },
+            ..Searched::of(slice, (!self.is_whole).then_some(FEW), table, found)
         };
         Layouts { plans: Vec::new(), searched, blocks, each, once }
     }
+}
+
+impl Searched {
+    /// What a search on a slice found, of a step with so many repeated layers if those are not all of the model.
+    pub(super) fn of(slice: &Mesh, layers: Option<usize>, table: &Table, found: &Found) -> Searched {
+        Searched {
+            mesh: slice.clone(),
+            layers,
+            variables: table.problem.variables.len(),
+            cost_s: found.solution.cost,
+            bound_s: found.solution.bound,
+            built_s: None,
+            without: Vec::new(),
+        }
+    }
+}
+
+/// The step of a session with the layouts that a plan requests, on the first slice of its mesh.
+pub(super) fn annotated_step(session: &Session, model: &Model, plan: &Plan) -> Result<(Mesh, Graph)> {
+    let runner = session.step_runner();
+    let tools = Tools { registry: &Registry::default(), runner: &runner };
+    let steps = annotated_steps(model, plan, session.mesh(), &session.build_options(), &tools)?;
+    steps.into_iter().next().ok_or_else(|| Diagnostic::new("E523", "the mesh has no slices"))
+}
+
+/// The options of a search over the axes that do not shard data.
+pub(super) fn options(prices: Prices) -> Options {
+    let batch_axes = DATA_AXES.map(str::to_string).to_vec();
+    Options { batch_axes, moves_shared: false, ..Options::new(prices) }
 }
 
 /// The mesh of a slice of a pipeline.

@@ -7,24 +7,28 @@
 mod folded;
 mod guesses;
 mod layouts;
+mod reasons;
 pub mod tables;
 mod trial;
 
 use crate::predict::fold::states;
+use crate::price::Price;
 use crate::session::{Session, sets_layouts};
 use layouts::Searches;
 use partita_base::{Diagnostic, Result};
 use partita_cost::{Cluster, Collective};
+use partita_ir::Graph;
 use partita_mesh::Mesh;
 use partita_nn::Model;
 use partita_pipeline::Order;
 use partita_planner::intra::Prices;
-use partita_schedule::{Entry, Kind, Offloaded, PIPELINE_AXIS, Plan, Primitive, ReadyOptions, batch_shards};
+use partita_schedule::{
+    Entry, Kind, Offloaded, PIPELINE_AXIS, Plan, Primitive, ReadyOptions, overruled_lines,
+};
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicUsize, Ordering as AtomicOrdering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use trial::Trial;
 
 /// Axes that shard data by themselves, and experts by the lines of the ready plan; the search chooses over all others.
 const DATA_AXES: [&str; 5] = ["dp", "fsdp", "sp", "cp", "ep"];
@@ -44,6 +48,9 @@ pub struct Candidate {
     pub timetable: Order,
     /// Whether the residual stream is sharded along the sequence, `--sequence-parallel`.
     pub sequence_parallel: bool,
+    /// The most bytes that a rank keeps for the backward pass of a microbatch, `--activation-limit`; the others are computed
+    /// again.
+    pub activation_limit: Option<usize>,
     /// Predicted seconds of a step.
     pub step_s: f64,
     /// Bytes of the fullest rank.
@@ -59,7 +66,9 @@ impl Candidate {
     pub fn flags(&self) -> String {
         let sequence = if self.sequence_parallel { " --sequence-parallel" } else { "" };
         let timetable = self.other_timetable().map(|name| format!(" --timetable {name}")).unwrap_or_default();
-        format!("--mesh {} --microbatches {}{timetable}{sequence}", self.mesh, self.microbatches)
+        let kept =
+            self.activation_limit.map(|bytes| format!(" --activation-limit {bytes}")).unwrap_or_default();
+        format!("--mesh {} --microbatches {}{timetable}{sequence}{kept}", self.mesh, self.microbatches)
     }
 
     /// The keys of a plan file that say the same: a run with this file needs no flags.
@@ -67,7 +76,9 @@ impl Candidate {
         let sequence = if self.sequence_parallel { "sequence_parallel = true\n" } else { "" };
         let timetable =
             self.other_timetable().map(|name| format!("timetable = \"{name}\"\n")).unwrap_or_default();
-        format!("mesh = \"{}\"\nmicrobatches = {}\n{timetable}{sequence}", self.mesh, self.microbatches)
+        let kept =
+            self.activation_limit.map(|bytes| format!("activation_limit = {bytes}\n")).unwrap_or_default();
+        format!("mesh = \"{}\"\nmicrobatches = {}\n{timetable}{sequence}{kept}", self.mesh, self.microbatches)
     }
 
     /// The name of the timetable, unless it is the default one or there is no pipeline.
@@ -83,11 +94,32 @@ impl Candidate {
         self.plan.entries.iter().any(is_states)
     }
 
-    /// The order of candidates: those that fit, then those without idle axes, then the fastest. Of equals, the one with
+    /// What a plan of a session takes, without its stages.
+    fn priced(session: &Session, source: &'static str, plan: Plan, price: &Price) -> Candidate {
+        let config = session.config();
+        Candidate {
+            mesh: session.mesh().clone(),
+            source,
+            plan,
+            microbatches: config.train.microbatches,
+            timetable: config.train.timetable.clone(),
+            sequence_parallel: config.plan.sequence_parallel,
+            activation_limit: config.train.activation_limit,
+            step_s: price.step_s(),
+            bytes: price.bytes(),
+            idle: None,
+            stages: Vec::new(),
+        }
+    }
+
+    /// The order of candidates: those that fit, then those without idle axes, then the fastest, or of those that do not fit
+    /// the smallest. Of equals, the one with
     /// most data parallel ranks.
     fn rank(&self, limit: u64) -> (bool, bool, f64, [usize; 3]) {
         let size = |name: &str| self.mesh.axis_named(name).map_or(1, |axis| axis.size);
-        (self.bytes > limit, self.idle.is_some(), self.step_s, ["tp", "pp", "fsdp"].map(size))
+        let is_large = self.bytes > limit;
+        let key = if is_large { self.bytes as f64 } else { self.step_s };
+        (is_large, self.idle.is_some(), key, ["tp", "pp", "fsdp"].map(size))
     }
 }
 
@@ -139,12 +171,14 @@ impl SearchTime {
 pub struct AutoPlan {
     /// The fastest candidate that fits.
     pub best: Candidate,
-    /// The others, the fastest first; those that do not fit last.
+    /// The others, the fastest first; those that do not fit last, the smallest first.
     pub others: Vec<Candidate>,
     /// The searches.
     pub searched: Vec<Searched>,
     /// Candidates that were refused: mesh, source and reason.
     pub refused: Vec<(Mesh, &'static str, String)>,
+    /// Given lines that a later line overrides.
+    pub notes: Vec<String>,
     /// The time of the search.
     pub time: SearchTime,
     /// From its beginning to its end.
@@ -152,48 +186,6 @@ pub struct AutoPlan {
 }
 
 impl AutoPlan {
-    /// What the axes of the best plan beyond `pp`, `dp`, `fsdp` and `tp`, and host memory, gain over the best candidate
-    /// without each; and of those that were tried in vain, what they would cost.
-    pub fn reasons(&self, limit: u64) -> Vec<String> {
-        let has = |candidate: &Candidate, axis: &str| {
-            candidate.mesh.axis_named(axis).is_some_and(|axis| axis.size > 1)
-        };
-        let has = |candidate: &Candidate, what: &str| match what {
-            "offload" => candidate.offloads(),
-            axis => has(candidate, axis),
-        };
-        let mut reasons = Vec::new();
-        for (axis, what) in [
-            ("ep", "ranks share the experts of a layer"),
-            ("cp", "ranks share the tokens of a row"),
-            ("offload", "optimizer states are in host memory"),
-        ] {
-            let pays = has(&self.best, axis);
-            let mut others = self.others.iter().filter(|other| other.bytes <= limit && other.idle.is_none());
-            let other = others.find(|other| has(other, axis) != pays);
-            let is_tried = pays || self.others.iter().any(|other| has(other, axis));
-            match other {
-                Some(other) => {
-                    let factor = other.step_s / self.best.step_s.max(f64::MIN_POSITIVE);
-                    let verdict = if pays { "pays" } else { "does not pay" };
-                    let with = if pays { "without" } else { "with" };
-                    reasons.push(format!(
-                        "{axis} ({what}) {verdict}: {with} it, the best candidate, {}, takes {factor:.2} times as long",
-                        other.mesh
-                    ));
-                }
-                None if pays => {
-                    reasons.push(format!("{axis} ({what}) is needed: no candidate without it fits"))
-                }
-                None if is_tried => {
-                    reasons.push(format!("{axis} ({what}) does not help: no candidate with it fits"))
-                }
-                None => {}
-            }
-        }
-        reasons
-    }
-
     /// The candidates of which no other is both faster and smaller, the fastest first.
     pub fn pareto(&self) -> Vec<&Candidate> {
         let mut all: Vec<&Candidate> = [&self.best].into_iter().chain(&self.others).collect();
@@ -213,6 +205,8 @@ impl AutoPlan {
 pub struct Freedom {
     /// Other numbers of microbatches than that of the config, if it is one.
     pub microbatches: bool,
+    /// Other timetables than that of the config, if it is the default one, and layers that are sequence-parallel.
+    pub flags: bool,
     /// Prices each line of a plan against the best layouts without it.
     pub explain: bool,
     /// Searches layouts by Alpa's formula, in bytes over the slowest axis, instead of the seconds of the cluster. What the
@@ -308,30 +302,42 @@ pub type Watch<'a> = &'a (dyn Fn(&Progress) + Sync);
 struct Tried {
     found: Vec<Candidate>,
     searched: Vec<Searched>,
-    refused: Vec<(Mesh, &'static str, String)>,
-    last_error: Option<Box<Diagnostic>>,
+    refused: Vec<(Mesh, &'static str, Box<Diagnostic>)>,
     time: SearchTime,
 }
 
 impl Tried {
     fn refuse(&mut self, mesh: &Mesh, source: &'static str, error: Box<Diagnostic>) {
-        self.refused.push((mesh.clone(), source, error.message.clone()));
-        self.last_error = Some(error);
+        self.refused.push((mesh.clone(), source, error));
+    }
+
+    /// What refused most of the candidates; of equally many, what refused the first.
+    fn main_error(&self) -> Option<Box<Diagnostic>> {
+        let count = |error: &Diagnostic| {
+            self.refused
+                .iter()
+                .filter(|(_, _, other)| (other.code, &other.message) == (error.code, &error.message))
+                .count()
+        };
+        let errors = self.refused.iter().rev().map(|(_, _, error)| error);
+        errors.max_by_key(|error| count(error)).cloned()
     }
 
     /// What another part of the search found.
     fn join(&mut self, other: Tried) {
-        let Tried { found, searched, refused, last_error, time } = other;
+        let Tried { found, searched, refused, time } = other;
         self.found.extend(found);
         self.searched.extend(searched);
         self.refused.extend(refused);
-        self.last_error = last_error.or(self.last_error.take());
         self.time.add(time);
     }
 
     /// The candidates of a search that began at `start`, in order. Of one mesh and source only the best counts.
-    fn ranked(self, session: &Session, start: Instant) -> Result<AutoPlan> {
-        let Tried { mut found, searched, refused, last_error, time } = self;
+    fn ranked(self, session: &Session, notes: Vec<String>, start: Instant) -> Result<AutoPlan> {
+        let main_error = self.main_error();
+        let Tried { mut found, searched, refused, time } = self;
+        let refused =
+            refused.into_iter().map(|(mesh, source, error)| (mesh, source, error.message)).collect();
         let cluster = &session.config().cluster;
         let limit = cluster.device.memory_bytes;
         found.sort_by(|a, b| in_order(a, b, limit));
@@ -342,6 +348,7 @@ impl Tried {
                     && (other.source == candidate.source
                         || other.microbatches == candidate.microbatches
                             && other.timetable == candidate.timetable
+                            && other.activation_limit == candidate.activation_limit
                             && other.plan == candidate.plan)
             };
             if !kept.iter().any(same) {
@@ -351,9 +358,9 @@ impl Tried {
         match kept.first() {
             Some(best) if best.bytes <= limit => {
                 let best = kept.remove(0);
-                Ok(AutoPlan { best, others: kept, searched, refused, time, wall: start.elapsed() })
+                Ok(AutoPlan { best, others: kept, searched, refused, notes, time, wall: start.elapsed() })
             }
-            None => Err(last_error.unwrap_or_else(|| Diagnostic::new("E523", "the mesh has no slices"))),
+            None => Err(main_error.unwrap_or_else(|| Diagnostic::new("E523", "the mesh has no slices"))),
             Some(_) => {
                 let least = kept.iter().map(|candidate| candidate.bytes).min().unwrap_or(0);
                 Err(Diagnostic::new("E520", "no plan fits the memory of a device")
@@ -421,7 +428,7 @@ impl Session {
     /// `watch` receives its progress.
     ///
     /// # Errors
-    /// E520 if no plan fits the memory of a device; what refused the last candidate if none could be built.
+    /// E520 if no plan fits the memory of a device; what refused most candidates if none could be built.
     pub fn auto_plan_over(
         &self,
         model: Option<&Model>,
@@ -432,7 +439,8 @@ impl Session {
         let start = Instant::now();
         let on_first = meshes.first().map(|mesh| self.clone().with_mesh(mesh.clone()));
         if on_first.is_some_and(|session| session.is_folded()) {
-            return folded::search(self, meshes, freedom, watch)?.ranked(self, start);
+            let tried = folded::search(self, meshes, freedom, watch)?;
+            return tried.ranked(self, self.overruled_pins()?, start);
         }
         let own;
         let model = match model {
@@ -443,37 +451,44 @@ impl Session {
             }
         };
         let pins = self.pins()?;
-        let on = |mesh: &Mesh| {
-            let counts = self.microbatches_on(mesh, freedom).into_iter();
-            let on_mesh = self.clone().with_mesh(mesh.clone());
-            counts.map(move |count| on_mesh.clone().with_microbatches(count)).collect::<Vec<Session>>()
-        };
-        let sessions: Vec<Session> = meshes.iter().flat_map(on).collect();
         let limit = self.config().cluster.device.memory_bytes;
         let searches = Searches::default();
-        let tried = on_all_cores(sessions.len(), limit, watch, |number| {
-            Trial::new(sessions[number].clone(), model, &pins, freedom, &searches).run()
+        let tried = on_all_cores(meshes.len(), limit, watch, |number| {
+            trial::on_mesh(&self.clone().with_mesh(meshes[number].clone()), model, &pins, freedom, &searches)
         });
-        tried.ranked(self, start)
+        tried.ranked(self, overruled(&pins, &model.forward), start)
     }
 
-    /// The numbers of microbatches to try on a mesh: that of the config, and with a pipeline of several slices also those
-    /// that keep it busy.
-    fn microbatches_on(&self, mesh: &Mesh, freedom: Freedom) -> Vec<usize> {
-        let (own, batch) = (self.config().train.microbatches, self.config().train.batch);
-        let slices = mesh.axis_named(PIPELINE_AXIS).map_or(1, |axis| axis.size);
-        if slices == 1 || own > 1 || !freedom.microbatches {
-            return vec![own];
+    /// Given lines that a later one overrides.
+    fn overruled_pins(&self) -> Result<Vec<String>> {
+        let pins = self.pins()?;
+        match pins.entries.len() {
+            0 | 1 => Ok(Vec::new()),
+            _ => {
+                Ok(overruled(&pins, &self.config().model.build(1, self.config().train.dtype, true)?.forward))
+            }
         }
-        let shards = batch_shards(mesh);
-        let layers = self.config().model.stream().map_or(0, |[layers, ..]| layers);
-        let layers = layers * self.config().model.period();
-        let suits = |count: &usize| {
-            batch.is_multiple_of(count * shards) && layers * count <= crate::price::MOST_LAYERS
-        };
-        let counts: Vec<usize> = [1, 2, 4].iter().map(|times| times * slices).filter(suits).collect();
-        if counts.is_empty() { vec![own] } else { counts }
     }
+}
+
+/// Given lines that a later one overrides. What the model does not have, the candidates refuse.
+fn overruled(pins: &Plan, forward: &Graph) -> Vec<String> {
+    overruled_lines(pins, forward).unwrap_or_default()
+}
+
+/// Stages on a slice that are tried.
+const CHUNKS: [usize; 8] = [2, 3, 4, 5, 6, 8, 10, 12];
+
+/// The timetables to try with so many microbatches of a model of `layers` layers on `slices` slices.
+fn orders(own: &Order, [layers, slices, microbatches]: [usize; 3], freedom: Freedom) -> Vec<Order> {
+    if !freedom.flags || *own != Order::default() || slices == 1 {
+        return vec![own.clone()];
+    }
+    let fits = |chunks: &&usize| microbatches >= slices && layers.is_multiple_of(slices * **chunks);
+    let looped = CHUNKS.iter().filter(fits).map(|chunks| format!("interleaved-1f1b:{chunks}"));
+    let split = ["zb-h1", "zb-h2"].map(str::to_string);
+    let named = looped.chain(split).filter_map(|name| Order::named(&name).ok());
+    std::iter::once(own.clone()).chain(named).collect()
 }
 
 /// Whether the lines of a config leave all layouts to the search.

@@ -5,7 +5,9 @@
 //! another. The best of each source is lowered and priced.
 
 use super::layouts::{FEW, Layouts, Searches, blocks, few_layers, of_any_layer, slice_of};
-use super::{Candidate, Freedom, SearchTime, Searched, Tried, is_free, offloaded, storage, with};
+use super::{
+    Candidate, Freedom, SearchTime, Searched, Tried, in_order, is_free, offloaded, orders, storage, with,
+};
 use crate::session::Session;
 use partita_base::{Diagnostic, Result};
 use partita_ir::composites::ATTENTION;
@@ -14,14 +16,100 @@ use partita_nn::Model;
 use partita_pipeline::Order;
 use partita_pipeline::mark::evenly;
 use partita_planner::inter::{Stage, StageTable, makespan_s, stages};
-use partita_schedule::{Built, Entry, PIPELINE_AXIS, Plan, Primitive, ReadyOptions, moves};
+use partita_program::kept_curve;
+use partita_schedule::{Built, Entry, PIPELINE_AXIS, Plan, Primitive, ReadyOptions, batch_shards, moves};
 use partita_spmd::{Partitioned, step_s};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Limits on kept bytes that are tried until a step fits.
+const LIMITS: u32 = 6;
 /// What plans of a search are called.
 const PLANNER: &str = "planner";
+
+/// What is tried on the mesh of a session. Where no step fits with all of it on the device and nothing computed again, more
+/// microbatches are tried; with a pipeline, those that keep it busy, and for the best of them other timetables.
+pub(super) fn on_mesh(
+    session: &Session,
+    model: &Model,
+    pins: &Plan,
+    freedom: Freedom,
+    searches: &Searches,
+) -> Tried {
+    let limit = session.config().cluster.device.memory_bytes;
+    let trial = |count: usize, order: &Order| {
+        let session = session.clone().with_microbatches(count).with_timetable(order.clone());
+        Trial::new(session, model, pins, freedom, searches)
+    };
+    let own = &session.config().train.timetable;
+    let mut tried = Tried::default();
+    let mut counts = first_counts(session, freedom);
+    let mut next = 0;
+    while let Some(&count) = counts.get(next) {
+        let found = trial(count, own).run();
+        let is_smaller = |entry: &Entry| {
+            let saves = matches!(entry.primitive, Primitive::Checkpoint { .. } | Primitive::Offload { .. });
+            entry.origin == PLANNER && saves
+        };
+        let is_plain = |candidate: &Candidate| {
+            let is_limited = candidate.activation_limit != session.config().train.activation_limit;
+            !is_limited && !candidate.plan.entries.iter().any(is_smaller)
+        };
+        let fits = found.found.iter().any(|candidate| candidate.bytes <= limit && is_plain(candidate));
+        if !fits && !found.found.is_empty() && next + 1 == counts.len() {
+            counts.extend(more_microbatches(session, count, freedom));
+        }
+        tried.join(found);
+        next += 1;
+    }
+    let slices = session.mesh().axis_named(PIPELINE_AXIS).map_or(1, |axis| axis.size);
+    let best = tried.found.iter().min_by(|a, b| in_order(a, b, limit)).cloned();
+    if let Some(Candidate { source, plan, microbatches, .. }) = best {
+        let layers = blocks(&model.forward).len();
+        // The stages that a search found are for one on each slice.
+        let is_own_split = |entry: &Entry| {
+            entry.origin == PLANNER && matches!(entry.primitive, Primitive::PipelineSplit { .. })
+        };
+        let kept = plan.entries.into_iter().filter(|entry| !is_own_split(entry));
+        let plan = Plan { entries: kept.collect() };
+        for order in orders(own, [layers, slices, microbatches], freedom).iter().filter(|&order| order != own)
+        {
+            tried.join(trial(microbatches, order).of_plan(source, plan.clone()));
+        }
+    }
+    tried
+}
+
+/// The numbers of microbatches to try on the mesh of a session: that of the config, and with a pipeline of several slices
+/// those that keep it busy.
+fn first_counts(session: &Session, freedom: Freedom) -> Vec<usize> {
+    let (own, mesh) = (session.config().train.microbatches, session.mesh());
+    let slices = mesh.axis_named(PIPELINE_AXIS).map_or(1, |axis| axis.size);
+    if slices == 1 || own > 1 || !freedom.microbatches {
+        return vec![own];
+    }
+    let counts: Vec<usize> =
+        [1, 2, 4].iter().map(|times| times * slices).filter(|&count| suits(session, count)).collect();
+    if counts.is_empty() { vec![own] } else { counts }
+}
+
+/// The next number of microbatches after `count`, at least twice as many.
+fn more_microbatches(session: &Session, count: usize, freedom: Freedom) -> Option<usize> {
+    if session.config().train.microbatches > 1 || !freedom.microbatches {
+        return None;
+    }
+    let rows = session.config().train.batch / batch_shards(session.mesh()).max(1);
+    (2 * count..=rows).find(|&more| suits(session, more))
+}
+
+/// Whether a batch divides into so many microbatches on the mesh of a session, in a step that is not folded.
+fn suits(session: &Session, count: usize) -> bool {
+    let config = session.config();
+    let layers = config.model.stream().map_or(0, |[layers, ..]| layers) * config.model.period();
+    config.train.batch.is_multiple_of(count * batch_shards(session.mesh()))
+        && layers * count <= crate::price::MOST_LAYERS
+}
 
 /// What is tried on one mesh with one number of microbatches.
 pub(super) struct Trial<'a> {
@@ -116,6 +204,17 @@ impl<'a> Trial<'a> {
         self.time.checking += start.elapsed();
         tried.searched.extend(searched);
         tried.time.add(self.time);
+        tried
+    }
+
+    /// One plan.
+    fn of_plan(self, source: &'static str, plan: Plan) -> Tried {
+        let (start, mut tried) = (Instant::now(), Tried::default());
+        match self.rank_whole(source, plan).and_then(|ranked| self.candidate(ranked)) {
+            Ok(found) => tried.found.push(found),
+            Err(error) => tried.refuse(self.session.mesh(), source, error),
+        }
+        tried.time.add(SearchTime { checking: start.elapsed(), ..SearchTime::default() });
         tried
     }
 
@@ -319,13 +418,58 @@ impl<'a> Trial<'a> {
             let recomputed = self.recomputed(&blocks, &plan)?;
             found.extend(self.rank_whole(source, recomputed).and_then(|ranked| self.candidate(ranked)).ok());
         }
+        let limited = self.limited(&found[0]);
         for plan in found.iter().map(|candidate| candidate.plan.clone()).collect::<Vec<Plan>>() {
             if let Some((source, plan)) = offloaded(&self.session, source, &plan)? {
                 let candidate = self.rank_whole(source, plan).and_then(|ranked| self.candidate(ranked));
                 found.extend(candidate);
             }
         }
+        found.extend(limited);
         Ok(found)
+    }
+
+    /// A candidate that does not fit, with as many bytes kept for the backward pass as do: the compiler chooses what is
+    /// computed again. None if none fits, or the config has a limit.
+    fn limited(&self, large: &Candidate) -> Option<Candidate> {
+        let (config, limit) = (self.session.config(), self.session.config().cluster.device.memory_bytes);
+        if config.train.activation_limit.is_some() {
+            return None;
+        }
+        let source = match large.source {
+            PLANNER => "planner, activation limit",
+            "ready plan" => "ready plan, activation limit",
+            "ready plan, vocab-parallel" => "ready plan, vocab-parallel, activation limit",
+            _ => "given lines, activation limit",
+        };
+        let built = self.session.built_under(self.model, &large.plan).ok()?;
+        let options = self.session.lower_options();
+        // The first of two points keeps all that the backward pass reads.
+        let all = |stage: &partita_schedule::Stage| {
+            let curve = kept_curve(&stage.classes, &options, self.session.cpu(), 2).ok()?;
+            curve.first().map(|kept| kept.bytes)
+        };
+        let all = built.stages.iter().filter_map(all).fold(0.0, f64::max) as u64;
+        let timetable = built.timetable.as_ref();
+        let held =
+            timetable.and_then(|timetable| (0..timetable.slices.len()).map(|s| timetable.peak(s)).max());
+        let in_flight = held.unwrap_or(1).max(1) as u64;
+        let (mut bytes, mut kept) = (large.bytes, all);
+        for attempt in 0..LIMITS {
+            // Fewer bytes of each microbatch in flight. What is kept may not be all that is there when memory is fullest, so
+            // each step is twice the one before.
+            let least = (all >> LIMITS) << attempt;
+            kept = kept.checked_sub((bytes - limit).div_ceil(in_flight).max(least))?;
+            let session = self.session.clone().with_activation_limit(kept as usize);
+            let price = session.price_of(&built).ok()?;
+            bytes = price.bytes();
+            if bytes <= limit {
+                let (idle, stages) = (large.idle.clone(), large.stages.clone());
+                let found = Candidate::priced(&session, source, large.plan.clone(), &price);
+                return Some(Candidate { idle, stages, ..found });
+            }
+        }
+        None
     }
 
     /// A plan with the layers recomputed.
@@ -354,24 +498,15 @@ impl<'a> Trial<'a> {
                 .found(format!("{host_bytes} bytes"))
                 .help("offload the states of fewer layers, or shard them over more ranks"));
         }
+        let all = blocks(&self.model.forward);
         let stage = |stage: &partita_schedule::Stage| {
             let own = blocks(&stage.partitioned.graph);
-            let text = |block: Option<&String>| block.cloned().unwrap_or_default();
+            let own: Vec<&String> = own.iter().filter(|block| all.contains(block)).collect();
+            let text = |block: Option<&&String>| block.map(|block| block.to_string()).unwrap_or_default();
             (text(own.first()), text(own.last()))
         };
-        let config = self.session.config();
-        Ok(Candidate {
-            mesh: self.session.mesh().clone(),
-            source,
-            microbatches: config.train.microbatches,
-            timetable: config.train.timetable.clone(),
-            sequence_parallel: config.plan.sequence_parallel,
-            step_s: price.step_s(),
-            bytes: price.bytes(),
-            idle,
-            stages: built.stages.iter().map(stage).collect(),
-            plan,
-        })
+        let stages = built.stages.iter().map(stage).collect();
+        Ok(Candidate { idle, stages, ..Candidate::priced(&self.session, source, plan, &price) })
     }
 
     /// Seconds of a built step, without overlap of communication and computation: on its slowest rank, or with several

@@ -79,11 +79,12 @@ pub(super) fn apply_override(table: &mut Table, item: &str) -> Result<()> {
 }
 
 /// What a plan file may say it was made for: the key there, and that of the config.
-const MADE_FOR: [(&str, &str, &str); 4] = [
+const MADE_FOR: [(&str, &str, &str); 5] = [
     ("mesh", "mesh", "shape"),
     ("microbatches", "train", "microbatches"),
     ("timetable", "train", "timetable"),
     ("sequence_parallel", "plan", "sequence_parallel"),
+    ("activation_limit", "train", "activation_limit"),
 ];
 
 /// Takes mesh and microbatches from the plan file that the config names, if it has them. Overrides win. The notes say what

@@ -92,7 +92,7 @@ fn compare(wanted: impl Fn(usize, &Measured) -> bool) -> usize {
                 continue;
             }
         };
-        let freedom = Freedom { microbatches: true, ..Freedom::default() };
+        let freedom = Freedom { microbatches: true, flags: true, ..Freedom::default() };
         let best = found.entry(subject(&session)).or_insert_with(|| {
             let tried = meshes(mesh.rank_count(), 128, session.config().train.batch);
             let session = session.clone().with_microbatches(1);
