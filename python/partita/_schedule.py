@@ -170,8 +170,10 @@ class At:
 
     def offload(self, what: str, ahead: int | None = None) -> At:
         """Keeps ``"optimizer"`` states or ``"activations"`` in host memory while nothing uses them, and loads ``ahead``
-        groups of them before their use; one by default."""
-        return self.apply("offload", what, ahead=ahead)
+        groups of them before their use; one by default. On a schedule itself, those of the whole model."""
+        at = self if self._path else At(self._schedule, "**")
+        at.apply("offload", what, ahead=ahead)
+        return self
 
     def fork_rng(self) -> At:
         """Accepted without effect: random numbers depend on the place of an element in the whole tensor on any mesh."""

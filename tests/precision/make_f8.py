@@ -147,4 +147,5 @@ def main():
         show(case, "loss", run(quantise))
 
 
-main()
+if __name__ == "__main__":
+    main()

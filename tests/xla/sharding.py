@@ -28,6 +28,7 @@ CASES = [
     ("mlp", "tp=4", "model.dims=[256,1024,1024,256]", "train.batch=64"),
     ("gpt", "dp=4", *SMALL), ("gpt", "fsdp=4", *SMALL), ("gpt", "tp=4", *SMALL), ("gpt", "dp=2,tp=2", *SMALL),
     ("llama", "dp=2,tp=2", *SMALL), ("llama", "fsdp=4", *SMALL), ("bert", "dp=2,tp=2", *SMALL), ("vit", "dp=4"),
+    ("wide-resnet", "sp=4", "train.batch=4"), ("unet", "sp=4", "train.batch=4"),
 ]
 DEVICES = 4
 FORMS = ["uniform", "global", "propagated"]

@@ -15,7 +15,7 @@
 
 use crate::model::{ImportOptions, ImportedModel};
 use crate::pt2::usual_init;
-use crate::{Limits, mlir, recognise_attention};
+use crate::{Limits, fold_padding, mlir, recognise_attention};
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::port::LOSS;
@@ -51,7 +51,7 @@ impl StableHlo {
     /// Reads the entry function of a text. Errors as [`StableHlo::open`].
     pub fn read(text: &str, file: &str, limits: &Limits) -> Result<StableHlo> {
         let graph = mlir::read_function(text, file, None, limits)?;
-        let mut graph = recognise_attention(&graph)?;
+        let mut graph = fold_padding(&recognise_attention(&graph)?)?;
         let names: Vec<String> = graph.inputs.iter().map(|&input| dotted(&graph.value(input).name)).collect();
         let distinct: BTreeSet<&String> = names.iter().collect();
         if distinct.len() == names.len() {

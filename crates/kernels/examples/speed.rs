@@ -16,7 +16,7 @@ fn time(name: &str, work: f64, unit: &str, mut kernel: impl FnMut()) {
         kernel();
         best_seconds = best_seconds.min(start.elapsed().as_secs_f64());
     }
-    println!("{name:<34} {:>9.1} us {:>8.2} {unit}", best_seconds * 1e6, work / best_seconds / 1e9);
+    println!("{name:<40} {:>9.1} us {:>8.2} {unit}", best_seconds * 1e6, work / best_seconds / 1e9);
 }
 
 fn main() {
@@ -194,44 +194,9 @@ fn main() {
     }
 
     // Heads interleaved in memory, as a projection (matmul) writes them.
-    let (batch, heads, length, width) = (8, 6, 256, 64);
-    let view = |x| View::of::<f32>(x, &[batch, length, heads, width]).permute(&[0, 2, 1, 3]);
-    let flops = 4.0 * (batch * heads * length * length * width) as f64;
-    let (mut dk, mut dv) = (vec![0f32; count], vec![0f32; count]);
-    for causal in [false, true] {
-        let options = AttentionOptions { causal, ..AttentionOptions::new(0.125) };
-        let mut workspace =
-            vec![0u8; attention_backward_workspace_bytes(DType::F32, 1, length, length, width)];
-        let done = if causal { flops / 2.0 } else { flops };
-        time(&format!("attention, causal {causal}"), done, "GFlop/s", || {
-            let mut out = ViewMut::of(&mut out, &[batch, length, heads, width]).permute(&[0, 2, 1, 3]);
-            attention(
-                KernelOptions::native(),
-                &view(&x),
-                &view(&y),
-                &view(&x),
-                &options,
-                &mut out,
-                &mut workspace,
-            );
-        });
-        time(&format!("attention backward, causal {causal}"), 2.5 * done, "GFlop/s", || {
-            let [mut dq, mut dk, mut dv] = [&mut out, &mut dk, &mut dv]
-                .map(|x| ViewMut::of(x, &[batch, length, heads, width]).permute(&[0, 2, 1, 3]));
-            attention_backward(
-                KernelOptions::native(),
-                &view(&x),
-                &view(&y),
-                &view(&x),
-                &options,
-                &view(&y),
-                &mut dq,
-                &mut dk,
-                &mut dv,
-                &mut workspace,
-            );
-        });
-    }
+    attention_of(&x, &y, "f32");
+    let narrow = |x: &[f32]| x.iter().map(|&x| half::bf16::from_f32(x)).collect::<Vec<_>>();
+    attention_of(&narrow(&x), &narrow(&y), "bf16");
     let mut bits = vec![0u32; count];
     time("random bits", floats, "G/s", || {
         random_bits(
@@ -243,4 +208,46 @@ fn main() {
             &mut ViewMut::of(&mut bits, &shape),
         );
     });
+}
+
+/// Attention forward and backward over 8 rows of 256 tokens with 6 heads of 64 features.
+fn attention_of<T: Element>(x: &[T], y: &[T], dtype: &str) {
+    let (batch, heads, length, width) = (8, 6, 256, 64);
+    let view = |x| View::of::<T>(x, &[batch, length, heads, width]).permute(&[0, 2, 1, 3]);
+    let flops = 4.0 * (batch * heads * length * length * width) as f64;
+    let mut results = [(); 3].map(|()| vec![T::default(); x.len()]);
+    for causal in [false, true] {
+        let options = AttentionOptions { causal, ..AttentionOptions::new(0.125) };
+        let mut workspace = vec![0u8; attention_backward_workspace_bytes(T::DTYPE, 1, length, length, width)];
+        let done = if causal { flops / 2.0 } else { flops };
+        time(&format!("attention of {dtype}, causal {causal}"), done, "GFlop/s", || {
+            let mut out = ViewMut::of(&mut results[0], &[batch, length, heads, width]).permute(&[0, 2, 1, 3]);
+            attention(
+                KernelOptions::native(),
+                &view(x),
+                &view(y),
+                &view(x),
+                &options,
+                &mut out,
+                &mut workspace,
+            );
+        });
+        time(&format!("attention backward of {dtype}, causal {causal}"), 2.5 * done, "GFlop/s", || {
+            let [mut dq, mut dk, mut dv] = results
+                .each_mut()
+                .map(|x| ViewMut::of(x, &[batch, length, heads, width]).permute(&[0, 2, 1, 3]));
+            attention_backward(
+                KernelOptions::native(),
+                &view(x),
+                &view(y),
+                &view(x),
+                &options,
+                &view(y),
+                &mut dq,
+                &mut dk,
+                &mut dv,
+                &mut workspace,
+            );
+        });
+    }
 }

@@ -7,7 +7,7 @@ use partita_base::DType;
 use crate::element::Float;
 use crate::element::{Number, Real, dispatch};
 use crate::gemm::pack::depth_block;
-use crate::gemm::{Part, product, whole_product};
+use crate::gemm::{Band, Part, product, whole_product};
 use crate::matrix::{Matrix, MatrixMut};
 use crate::native::{Bf16Out, NativeBackend, backend};
 use crate::tiles::{Reader, Scratch, Writer, tiles};
@@ -231,7 +231,7 @@ fn bf16_matmul(
     let mut product = |a, b, c| {
         // SAFETY: the views guarantee the matrices, whose sizes were checked against each other. All matmuls of a batch have
         // the same sizes, so either all are done or none.
-        done &= unsafe { backend(options).matmul_bf16(problem.sizes, a, b, c, accumulate) };
+        done &= unsafe { backend(options).matmul_bf16(problem.sizes, 1.0, a, b, c, accumulate, Band::Full) };
     };
     if out.dtype() == DType::F32 {
         problem.for_each(lhs, rhs, out, |a, b, c| product(a, b, Bf16Out::F32(c)));

@@ -8,7 +8,7 @@
 use crate::layouts::{annotated, origin};
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_cost::Cluster;
-use partita_import::recognise_attention;
+use partita_import::{fold_padding, recognise_attention};
 use partita_ir::ops::Composite;
 use partita_ir::{
     ClassGraph, F8, Graph, Literal, Operation, Registry, Role, Target, TensorType, evaluate, evaluate_ranks,
@@ -114,6 +114,11 @@ const GRAPH_PASSES: &[GraphPass] = &[
         name: "attention",
         about: "recognise attention that is written out, and its gradient: they become composites",
         run: |graph, _, _| recognise_attention(graph),
+    },
+    GraphPass {
+        name: "padding",
+        about: "take padding into the windows that read it, and slices that remove it again",
+        run: |graph, _, _| fold_padding(graph),
     },
     GraphPass {
         name: "prune",

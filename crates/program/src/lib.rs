@@ -39,7 +39,7 @@ pub use partita_ir::Offload;
 pub use passes::fuse::{Apart, Fusion, Why};
 pub use passes::head::{HeadCut, Whole};
 pub use passes::keep::Kept;
-pub use passes::overlap::CollectiveMatmul;
+pub use passes::overlap::{CollectiveMatmul, RingChoice};
 pub use passes::timing::{StageTasks, tasks_of_stages};
 pub use passes::{Lowering, PASSES, Pass, PassContext, find_pass};
 pub use program::{
@@ -143,6 +143,22 @@ pub fn fusion(locals: &[ClassGraph], options: &LowerOptions, target: &dyn Region
     let heads = lowering.heads(&context);
     let lowering = lowering.run(&PASSES[decompose + 1..=fuse], &context, &mut |_, _| {})?;
     Ok(Fusion { heads, ..lowering.fusion().expect("the pass `fuse` has run").clone() })
+}
+
+/// The gathers before matmuls, and the reduce-scatters behind them, that [`CollectiveMatmul::Auto`] prices, in execution
+/// order. One stage of a step.
+///
+/// # Errors
+/// As [`lower`].
+pub fn collective_matmuls(
+    locals: &[ClassGraph],
+    options: &LowerOptions,
+    target: &dyn RegionTarget,
+) -> Result<Vec<RingChoice>> {
+    let context = PassContext { options, target };
+    let before = find_pass("collective-matmul")?;
+    let lowering = Lowering::new(locals)?.run(&PASSES[..before], &context, &mut |_, _| {})?;
+    Ok(lowering.priced_rings(&options.collective_matmul))
 }
 
 /// Bytes of forward values that a rank keeps for its backward pass against the work that is done again for it, for `points`

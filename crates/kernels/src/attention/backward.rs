@@ -1,6 +1,7 @@
 //! Backward pass of attention: loops over blocks of keys, and for each over blocks of query rows. See the
 //! module above for the algorithm.
 
+use super::blocks::narrow::{Products, gradients_of_whole, round_scores, round_scores_here, rows_of};
 use super::blocks::{
     Problem, Rows, add_means, after, ahead, exponentials, exponentials_again, gradients, inverse, load,
     ranges, scale_rows, store,
@@ -39,11 +40,16 @@ pub(super) fn backward<T: Float>(
     let factor = workspace.take::<T::Compute>(blocks.rows);
     let ones = workspace.take::<T::Compute>(blocks.rows.max(blocks.keys));
     ones.fill(one);
+    let products = Products::of::<T>(kernel_options, sizes.width);
+    let is_narrow = products == Products::Narrow;
+    let [narrow_p, narrow_dp] = [(); 2].map(|()| workspace.take::<T>(products.scores(blocks.scores())));
     for key_head in (0..sizes.batch).flat_map(|b| (0..sizes.key_heads).map(move |h| [b, h])) {
         let next_key_head = after(key_head, [sizes.batch, sizes.key_heads]);
         for block in problem.blocks_of_keys().rev() {
-            load::<T>(kernel_options, k, key_head, &block, k_rows);
-            load::<T>(kernel_options, v, key_head, &block, v_rows);
+            if !is_narrow {
+                load::<T>(kernel_options, k, key_head, &block, k_rows);
+                load::<T>(kernel_options, v, key_head, &block, v_rows);
+            }
             dk_rows.fill(T::Compute::ZERO);
             dv_rows.fill(T::Compute::ZERO);
             let blocks_of_rows =
@@ -70,8 +76,12 @@ pub(super) fn backward<T: Float>(
                 let soon_keys = [k, v].map(|x| ahead(x, next_key_head.filter(|_| is_last), &block));
                 let written =
                     [&dk, &dv].map(|x| ahead(&x.as_view(), Some(key_head).filter(|_| is_last), &block));
-                load::<T>(kernel_options, q, head, &some, q_rows);
-                load::<T>(kernel_options, dout, head, &some, dout_rows);
+                if !is_narrow {
+                    load::<T>(kernel_options, q, head, &some, q_rows);
+                    load::<T>(kernel_options, dout, head, &some, dout_rows);
+                }
+                // Rows of queries and of the output's gradient, of bf16.
+                let narrow_rows = || [q, dout].map(|x| rows_of(x, head, &some));
                 // The last block that these queries see is processed first (blocks run backwards).
                 let is_first = problem.tile(head, &some, &(block.end..sizes.keys)).is_empty();
                 let mut rows = Rows { max, sum, factor };
@@ -84,19 +94,32 @@ pub(super) fn backward<T: Float>(
                         if tile.is_empty() {
                             continue;
                         }
-                        load::<T>(kernel_options, k, key_head, &early, k_early);
-                        load::<T>(kernel_options, v, key_head, &early, v_early);
-                        // SAFETY: the rows of these keys were just copied.
+                        if !is_narrow {
+                            load::<T>(kernel_options, k, key_head, &early, k_early);
+                            load::<T>(kernel_options, v, key_head, &early, v_early);
+                        }
+                        let keys = tile.keys_of(&early);
+                        // SAFETY: the rows of these keys are inside `k`, or were just copied.
                         unsafe {
-                            let k_early = Matrix::of(k_early, columns).rows_after(tile.before);
-                            tile.scores(kernel_options, scale, q_rows, k_early, p, &[])
+                            if is_narrow {
+                                let rows = [narrow_rows()[0], rows_of(k, key_head, &keys)];
+                                tile.narrow_scores(kernel_options, scale, rows, p);
+                            } else {
+                                let k_early = Matrix::of(k_early, columns).rows_after(tile.before);
+                                tile.scores(kernel_options, scale, q_rows, k_early, p, &[]);
+                            }
                         };
                         tile.hide(p);
                         exponentials(kernel_options, &tile, p, &mut rows);
                         // SAFETY: as above.
                         unsafe {
-                            let v_early = Matrix::of(v_early, columns).rows_after(tile.before);
-                            tile.scores(kernel_options, one, dout_rows, v_early, dp, &[])
+                            if is_narrow {
+                                let rows = [narrow_rows()[1], rows_of(v, key_head, &keys)];
+                                tile.narrow_scores(kernel_options, one, rows, dp);
+                            } else {
+                                let v_early = Matrix::of(v_early, columns).rows_after(tile.before);
+                                tile.scores(kernel_options, one, dout_rows, v_early, dp, &[]);
+                            }
                         };
                         scale_rows(kernel_options, mean, 1, rows.factor);
                         add_means(kernel_options, &tile, p, dp, mean);
@@ -104,8 +127,16 @@ pub(super) fn backward<T: Float>(
                 }
                 let [k_there, v_there] =
                     [&*k_rows, &*v_rows].map(|rows| Matrix::of(rows, columns).rows_after(tile.before));
-                // SAFETY: the rows of the block were copied above.
-                unsafe { tile.scores(kernel_options, scale, q_rows, k_there, p, &soon[..1]) };
+                let keys = tile.keys_of(&block);
+                let (narrow_k, narrow_v) = (|| rows_of(k, key_head, &keys), || rows_of(v, key_head, &keys));
+                // SAFETY: the rows of the block are inside `k`, or were copied above.
+                unsafe {
+                    if is_narrow {
+                        tile.narrow_scores(kernel_options, scale, [narrow_rows()[0], narrow_k()], p);
+                    } else {
+                        tile.scores(kernel_options, scale, q_rows, k_there, p, &soon[..1]);
+                    }
+                };
                 tile.hide(p);
                 if is_first {
                     exponentials(kernel_options, &tile, p, &mut rows);
@@ -115,6 +146,42 @@ pub(super) fn backward<T: Float>(
                     scale_rows(kernel_options, mean, 1, rows.sum);
                 } else {
                     exponentials_again(kernel_options, &tile, p, rows.max, rows.sum);
+                }
+                if products != Products::Wide {
+                    let [dk_there, dv_there] =
+                        [&mut *dk_rows, &mut *dv_rows].map(|rows| &mut rows[tile.before * columns..]);
+                    // SAFETY: the rows of the block are inside `v`, or were copied above.
+                    unsafe {
+                        if is_narrow {
+                            tile.narrow_scores(kernel_options, one, [narrow_rows()[1], narrow_v()], dp);
+                        } else {
+                            tile.scores(kernel_options, one, dout_rows, v_there, dp, &soon[1..]);
+                        }
+                    };
+                    gradients_of_whole(kernel_options, &tile, p, dp, mean, rows.sum, scale, !is_first);
+                    if is_narrow {
+                        round_scores::<T>(kernel_options, &tile, p, rows.sum, narrow_p);
+                        round_scores::<T>(kernel_options, &tile, dp, &[], narrow_dp);
+                        let [p, dp] = [&*narrow_p, &*narrow_dp].map(bytemuck::cast_slice);
+                        let [q_rows, dout_rows] = narrow_rows();
+                        // SAFETY: the rows are inside the views.
+                        unsafe {
+                            tile.narrow_over_rows(kernel_options, p, dout_rows, dv_there);
+                            tile.narrow_over_rows(kernel_options, dp, q_rows, dk_there);
+                            tile.narrow_over_keys(kernel_options, dp, narrow_k(), dq_rows);
+                        }
+                    } else {
+                        round_scores_here::<T>(kernel_options, &tile, p, rows.sum);
+                        round_scores_here::<T>(kernel_options, &tile, dp, &[]);
+                        tile.over_rows(kernel_options, one, p, dout_rows, dv_there, &[]);
+                        tile.over_rows(kernel_options, one, dp, q_rows, dk_there, &[]);
+                        let k_rows = &k_rows[tile.before * columns..];
+                        tile.over_keys(kernel_options, one, dp, k_rows, dq_rows, &[]);
+                    }
+                    if block.start == 0 {
+                        store::<T>(kernel_options, dq_rows, ones, &mut dq, head, &some);
+                    }
+                    continue;
                 }
                 scale_rows(kernel_options, dout_rows, columns, rows.sum);
                 // SAFETY: the rows of the block were copied above.

@@ -1,5 +1,7 @@
 //! Blocks of queries and keys: their sizes, copies and scores, and the functions applied to rows of scores.
 
+pub(super) mod narrow;
+
 use crate::options::KernelOptions;
 use std::ops::Range;
 

@@ -136,13 +136,20 @@ fn bytes<const N: usize>(dtype: DType, pieces: [usize; N]) -> usize {
     pieces.map(piece).iter().sum()
 }
 
+/// Bytes of workspace for so many blocks of scores in bf16, of that type alone.
+fn narrow_bytes(dtype: DType, count: usize, blocks: &Blocks) -> usize {
+    if dtype == DType::BF16 { count * piece_bytes::<half::bf16>(blocks.scores()) } else { 0 }
+}
+
 /// Bytes of workspace that [`attention`] needs for S queries, T keys and head size D. For blocks of R <=
 /// min(S, 144) queries and K <= min(T, 512) keys, in elements of the compute type: R (K + 16) scores, 2 R D
-/// of queries and output, 2 K D of keys and values, and 3 R statistics; K rounded up to 32 and D to 16.
+/// of queries and output, 2 K D of keys and values, and 3 R statistics; K rounded up to 32 and D to 16. For bf16 besides R (K +
+/// 16) elements of bf16.
 pub fn attention_workspace_bytes(dtype: DType, queries: usize, keys: usize, width: usize) -> usize {
     let blocks = Blocks::new(queries, keys, forward::KEYS);
     let [own, shared] = [blocks.rows, blocks.keys].map(|rows| rows * padded(width));
     bytes(dtype, [blocks.scores(), own, own, shared, shared, blocks.rows, blocks.rows, blocks.rows])
+        + narrow_bytes(dtype, 1, &blocks)
 }
 
 /// Bytes of workspace that [`attention_backward`] needs for S queries, T keys, head size D, and `group` query
@@ -163,7 +170,8 @@ pub fn attention_backward_workspace_bytes(
         [blocks.rows, blocks.keys, backward::EARLIER_KEYS, all].map(|rows| rows * padded(width));
     let scores = bytes(dtype, [blocks.scores(); 2]);
     let rows = bytes(dtype, [own, own, shared, shared, shared, shared, early, early, gradients]);
-    scores + rows + bytes(dtype, [all, all, all, blocks.rows, blocks.rows.max(blocks.keys)])
+    let statistics = bytes(dtype, [all, all, all, blocks.rows, blocks.rows.max(blocks.keys)]);
+    scores + rows + statistics + narrow_bytes(dtype, 2, &blocks)
 }
 
 /// The pairs of a query and a key whose scores [`attention`] computes for one head, of the first row of a batch: blocks
@@ -181,7 +189,8 @@ pub fn attention_pairs(queries: usize, keys: usize, options: &AttentionOptions<'
 
 /// `out = softmax(scale q k^T, masked) v` for each head. `q` and `out` are [B, H, S, D], `k` and `v` are [B,
 /// H', T, D] with H a multiple of H': query head h reads key head h / (H / H'). A query that sees no key
-/// gives zeros. Any strides. Float types; f16 and bf16 compute in f32.
+/// gives zeros. Any strides. Float types; f16 and bf16 compute in f32, and bf16 rounds the weights of values before their
+/// matmul.
 ///
 /// # Panics
 /// Where shapes or types do not fit or the workspace is too small.

@@ -3,6 +3,7 @@
 //!
 //! The gradients need no pass over earlier keys: `lse` and the mean of the gradient of each row are given.
 
+use super::blocks::narrow::{Products, gradients_of_whole, round_scores, round_scores_here, rows_of};
 use super::blocks::{Blocks, Problem, exponentials_again, gradients, load, padded, ranges, store};
 use super::{AttentionOptions, Sizes, backward, bytes, forward};
 use crate::element::{Element, Float, Number, Real, dispatch};
@@ -98,6 +99,7 @@ pub fn attention_part_backward_workspace_bytes(
     bytes(dtype, [blocks.scores(); 2])
         + bytes(dtype, [own, own, shared, shared, shared, shared, all])
         + bytes(dtype, [blocks.rows, blocks.rows, blocks.rows, ones])
+        + super::narrow_bytes(dtype, 2, &blocks)
 }
 
 /// What the first `keys` keys contribute to the gradients of attention to all keys of a sequence. `lse` and `delta` [B,
@@ -152,13 +154,18 @@ fn contributions<T: Float, O: Element<Compute = T::Compute>>(
     let [peak, counts, mean] = [(); 3].map(|()| workspace.take::<T::Compute>(blocks.rows));
     let ones = workspace.take::<T::Compute>(blocks.rows.max(blocks.keys));
     ones.fill(one);
+    let products = Products::of::<T>(kernel_options, sizes.width);
+    let is_narrow = products == Products::Narrow;
+    let [narrow_p, narrow_dp] = [(); 2].map(|()| workspace.take::<T>(products.scores(blocks.scores())));
     for key_head in (0..sizes.batch).flat_map(|b| (0..sizes.key_heads).map(move |h| [b, h])) {
         dq_rows.fill(T::Compute::ZERO);
         let members =
             || (0..group).flat_map(|member| problem.blocks_of_queries().map(move |some| (member, some)));
         for block in problem.blocks_of_keys() {
-            load::<T>(kernel_options, k, key_head, &block, k_rows);
-            load::<T>(kernel_options, v, key_head, &block, v_rows);
+            if !is_narrow {
+                load::<T>(kernel_options, k, key_head, &block, k_rows);
+                load::<T>(kernel_options, v, key_head, &block, v_rows);
+            }
             dk_rows.fill(T::Compute::ZERO);
             dv_rows.fill(T::Compute::ZERO);
             for (member, some) in members() {
@@ -167,8 +174,10 @@ fn contributions<T: Float, O: Element<Compute = T::Compute>>(
                 if tile.is_empty() {
                     continue;
                 }
-                load::<T>(kernel_options, q, head, &some, q_rows);
-                load::<T>(kernel_options, dout, head, &some, dout_rows);
+                if !is_narrow {
+                    load::<T>(kernel_options, q, head, &some, q_rows);
+                    load::<T>(kernel_options, dout, head, &some, dout_rows);
+                }
                 read(lse, head, &some, peak);
                 read(delta, head, &some, mean);
                 for (counts, &peak) in counts.iter_mut().zip(&*peak) {
@@ -176,18 +185,49 @@ fn contributions<T: Float, O: Element<Compute = T::Compute>>(
                 }
                 let [k_there, v_there] =
                     [&*k_rows, &*v_rows].map(|rows| Matrix::of(rows, columns).rows_after(tile.before));
+                let kept = member * queries + some.start..member * queries + some.end;
+                let dq_rows = &mut dq_rows[kept.start * columns..kept.end * columns];
+                let there = tile.before * columns;
+                let [dk_there, dv_there] = [&mut *dk_rows, &mut *dv_rows].map(|rows| &mut rows[there..]);
+                if is_narrow {
+                    let keys = tile.keys_of(&block);
+                    let [q_rows, dout_rows] = [q, dout].map(|x| rows_of(x, head, &some));
+                    let [k_rows, v_rows] = [k, v].map(|x| rows_of(x, key_head, &keys));
+                    // SAFETY: the rows are inside the views.
+                    unsafe { tile.narrow_scores(kernel_options, scale, [q_rows, k_rows], p) };
+                    tile.hide(p);
+                    exponentials_again(kernel_options, &tile, p, peak, counts);
+                    // SAFETY: as above.
+                    unsafe { tile.narrow_scores(kernel_options, one, [dout_rows, v_rows], dp) };
+                    gradients_of_whole(kernel_options, &tile, p, dp, mean, ones, scale, true);
+                    round_scores::<T>(kernel_options, &tile, p, &[], narrow_p);
+                    round_scores::<T>(kernel_options, &tile, dp, &[], narrow_dp);
+                    let [p, dp] = [&*narrow_p, &*narrow_dp].map(bytemuck::cast_slice);
+                    // SAFETY: as above.
+                    unsafe {
+                        tile.narrow_over_rows(kernel_options, p, dout_rows, dv_there);
+                        tile.narrow_over_rows(kernel_options, dp, q_rows, dk_there);
+                        tile.narrow_over_keys(kernel_options, dp, k_rows, dq_rows);
+                    }
+                    continue;
+                }
                 // SAFETY: the rows of the block were copied above.
                 unsafe { tile.scores(kernel_options, scale, q_rows, k_there, p, &[]) };
                 tile.hide(p);
                 exponentials_again(kernel_options, &tile, p, peak, counts);
                 // SAFETY: as above.
                 unsafe { tile.scores(kernel_options, one, dout_rows, v_there, dp, &[]) };
-                gradients(kernel_options, &tile, p, dp, mean, ones, true);
-                let there = tile.before * columns;
-                tile.over_rows(kernel_options, one, p, dout_rows, &mut dv_rows[there..], &[]);
-                tile.over_rows(kernel_options, scale, dp, q_rows, &mut dk_rows[there..], &[]);
-                let kept = member * queries + some.start..member * queries + some.end;
-                let dq_rows = &mut dq_rows[kept.start * columns..kept.end * columns];
+                let scale = if products == Products::Rounded {
+                    gradients_of_whole(kernel_options, &tile, p, dp, mean, ones, scale, true);
+                    round_scores_here::<T>(kernel_options, &tile, p, &[]);
+                    round_scores_here::<T>(kernel_options, &tile, dp, &[]);
+                    one
+                } else {
+                    gradients(kernel_options, &tile, p, dp, mean, ones, true);
+                    scale
+                };
+                tile.over_rows(kernel_options, one, p, dout_rows, dv_there, &[]);
+                tile.over_rows(kernel_options, scale, dp, q_rows, dk_there, &[]);
                 tile.over_keys(kernel_options, scale, dp, &k_rows[there..], dq_rows, &[]);
             }
             store::<O>(kernel_options, dk_rows, ones, &mut dk, key_head, &block);

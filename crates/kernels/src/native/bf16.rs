@@ -13,6 +13,7 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
+use crate::gemm::Band;
 use crate::gemm::pack::{depth_block, with_buffer};
 use crate::halves::{bf16_from_f32, bf16_to_f32};
 use crate::matrix::{Matrix, MatrixMut};
@@ -35,16 +36,19 @@ pub(super) const MOST_DEPTH: usize = 8192;
 /// A packed pair of neighbours along k: the first one in the high half.
 type Pair = u32;
 
-/// `out[m, n] = lhs[m, k] rhs[k, n]`, added to `out` if `accumulate`.
+/// `out[m, n] = scale * lhs[m, k] rhs[k, n]`, or `lhs[m, k] rhs[k, n]` added to `out` if `accumulate`; computes only what
+/// `band` selects.
 ///
 /// # Safety
 /// The machine has the instruction, the matrices have these sizes, and `out` overlaps neither of the others.
 pub(super) unsafe fn product(
     [m, k, n]: [usize; 3],
+    scale: f32,
     lhs: Matrix<bf16>,
     rhs: Matrix<bf16>,
     out: Bf16Out,
     accumulate: bool,
+    band: Band,
 ) {
     let pairs = k.div_ceil(2);
     let panel_bytes = pairs.max(1) * COLUMNS * size_of::<Pair>();
@@ -57,7 +61,8 @@ pub(super) unsafe fn product(
         unsafe {
             let left = right.add(panels * panel_bytes / size_of::<Pair>());
             let sizes = Sizes { m, k, n, panels };
-            block(sizes, lhs, rhs, out, accumulate, [left, right]);
+            let how = How { scale, accumulate, band };
+            block(sizes, lhs, rhs, out, how, [left, right]);
         }
     });
 }
@@ -71,6 +76,31 @@ struct Sizes {
     panels: usize,
 }
 
+/// What becomes of the sums, and which are needed.
+#[derive(Clone, Copy)]
+struct How {
+    /// The factor on sums that are not accumulated.
+    scale: f32,
+    accumulate: bool,
+    band: Band,
+}
+
+impl Band {
+    /// For some rows of a strip: the range of k that their sums need, from an even place on, and the number of columns that
+    /// are needed.
+    fn of_strip(self, i: usize, rows: usize, [k, n]: [usize; 2]) -> (std::ops::Range<usize>, usize) {
+        const { assert!(ROWS + 1 < crate::gemm::BAND_ROWS) };
+        let at =
+            |row: usize, shift: isize, end: usize| (row as isize + shift).clamp(0, end as isize) as usize;
+        match self {
+            Band::Full => (0..k, n),
+            Band::Out(shift) => (0..k, at(i + rows - 1, shift, n)),
+            Band::Lower(shift) => (0..at(i + rows - 1, shift, k), n),
+            Band::Upper(shift) => (at(i + 1, -shift, k) & !1..k, n),
+        }
+    }
+}
+
 /// The loops over panels and strips.
 ///
 /// # Safety
@@ -81,7 +111,7 @@ unsafe fn block(
     lhs: Matrix<bf16>,
     rhs: Matrix<bf16>,
     out: Bf16Out,
-    accumulate: bool,
+    How { scale, accumulate, band }: How,
     [left, right]: [*mut Pair; 2],
 ) {
     let pairs = k.div_ceil(2);
@@ -103,18 +133,49 @@ unsafe fn block(
                     for row in (0..rows).step_by(ROWS) {
                         let out = out.rows_after(i + row).columns_after(j + column);
                         let sizes = [ROWS.min(rows - row), COLUMNS.min(columns - column)];
-                        let mut sums = [[0.0; COLUMNS]; ROWS];
-                        if accumulate {
-                            load(&mut sums, sizes, out);
+                        let (depth, wanted) = band.of_strip(i + row, sizes[0], [k, n]);
+                        if wanted <= j + column || (depth.is_empty() && accumulate) {
+                            continue;
                         }
-                        let mut done = 0;
-                        while done < pairs {
-                            let next = block_pairs.min(pairs - done);
-                            let strip = left.add(row * pairs + done * ROWS);
-                            tile(next, strip, panel.add(done * COLUMNS), &mut sums, accumulate || done > 0);
-                            done += next;
+                        let vectors = sizes[1].div_ceil(LANES);
+                        // Whole vectors of f32 go where they belong, others by way of a tile in L1.
+                        let there = match out {
+                            Bf16Out::F32(out) => {
+                                let is_whole = sizes == [ROWS, vectors * LANES] && !depth.is_empty();
+                                Some((out.pointer, out.row)).filter(|_| is_whole && out.column == 1)
+                            }
+                            Bf16Out::Bf16(_) => None,
+                        };
+                        let mut sums = std::mem::MaybeUninit::<[[f32; COLUMNS]; ROWS]>::uninit();
+                        let (to, step) = there.unwrap_or_else(|| {
+                            let sums = sums.write([[0.0; COLUMNS]; ROWS]);
+                            if accumulate {
+                                load(sums, sizes, out);
+                            }
+                            (sums.as_mut_ptr().cast(), COLUMNS as isize)
+                        });
+                        // The blocks of k that the band does not skip, from and to the pairs that it needs.
+                        let (first, last) = (depth.start / 2, depth.end.div_ceil(2));
+                        let mut is_first = !accumulate;
+                        for begin in (0..last).step_by(block_pairs) {
+                            let (from, end) = (begin.max(first), last.min(begin + block_pairs));
+                            if from < end {
+                                let strip = left.add(row * pairs + from * ROWS);
+                                let panel = panel.add(from * COLUMNS);
+                                let scale = if end == last { scale } else { 1.0 };
+                                let sum = match vectors {
+                                    1 => tile::<1>,
+                                    2 => tile::<2>,
+                                    _ => tile::<VECTORS>,
+                                };
+                                sum(end - from, strip, panel, (to, step), !is_first, scale);
+                                is_first = false;
+                            }
                         }
-                        store(&mut sums, sizes, out);
+                        if there.is_none() {
+                            // SAFETY: without a place in `out` they were written.
+                            store(sums.assume_init_mut(), sizes, out);
+                        }
                     }
                 }
             }
@@ -122,42 +183,46 @@ unsafe fn block(
     }
 }
 
-/// Sums over `pairs` of a tile, added to `sums` if `accumulate`.
+/// Sums over `pairs` of the first `W` vectors of the rows of a tile, added to what is there if `accumulate`, times `scale`.
 ///
 /// # Safety
-/// The machine has the instructions; the pointers cover the pairs of a strip and of a panel.
+/// The machine has the instructions; the pointers cover the pairs of a strip and of a panel, and the rows of the tile, which
+/// are `step` apart.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
 #[allow(clippy::needless_range_loop, reason = "constant bounds and indices are what becomes registers")]
-unsafe fn tile(
+unsafe fn tile<const W: usize>(
     pairs: usize,
     mut left: *const Pair,
     mut right: *const Pair,
-    sums: &mut [[f32; COLUMNS]; ROWS],
+    (to, step): (*mut f32, isize),
     accumulate: bool,
+    scale: f32,
 ) {
     // SAFETY: the caller upholds the contract. A vector of 512 bits is one, whatever its elements.
     unsafe {
         let pairs_of = |vector: __m512i| std::mem::transmute::<__m512i, __m512bh>(vector);
-        let mut tile = [[_mm512_setzero_ps(); VECTORS]; ROWS];
+        let mut tile = [[_mm512_setzero_ps(); W]; ROWS];
         for _ in 0..pairs {
-            let mut columns = [_mm512_setzero_si512(); VECTORS];
-            for v in 0..VECTORS {
+            let mut columns = [_mm512_setzero_si512(); W];
+            for v in 0..W {
                 columns[v] = _mm512_loadu_si512(right.add(v * LANES).cast());
             }
             for r in 0..ROWS {
                 let row = pairs_of(_mm512_set1_epi32(left.add(r).read() as i32));
-                for v in 0..VECTORS {
+                for v in 0..W {
                     tile[r][v] = _mm512_dpbf16_ps(tile[r][v], row, pairs_of(columns[v]));
                 }
             }
             (left, right) = (left.add(ROWS), right.add(COLUMNS));
         }
+        let scale = _mm512_set1_ps(scale);
         for r in 0..ROWS {
-            for v in 0..VECTORS {
-                let to = sums[r].as_mut_ptr().add(v * LANES);
+            let row = to.offset(r as isize * step);
+            for v in 0..W {
+                let to = row.add(v * LANES);
                 let sum =
                     if accumulate { _mm512_add_ps(tile[r][v], _mm512_loadu_ps(to)) } else { tile[r][v] };
-                _mm512_storeu_ps(to, sum);
+                _mm512_storeu_ps(to, _mm512_mul_ps(sum, scale));
             }
         }
     }

@@ -19,6 +19,7 @@ pub(crate) mod prefetch;
 pub(crate) mod vector;
 
 use crate::chain::steps::{Kind, Operands, Step};
+use crate::gemm::Band;
 use crate::matrix::{Matrix, MatrixMut};
 use crate::options::KernelOptions;
 
@@ -53,18 +54,20 @@ pub(crate) trait NativeBackend {
         accumulate: bool,
     ) -> bool;
 
-    /// `out[m, n] = lhs[m, k] rhs[k, n]` of bf16, added to `out` if `accumulate`. False if there is no instruction to do it,
-    /// or k is too large for it; then nothing was written.
+    /// `out[m, n] = scale * lhs[m, k] rhs[k, n]` of bf16, or, with a scale of 1, added to `out` if `accumulate`; computes only
+    /// what `band` selects. False if there is no instruction to do it, or k is too large for it; then nothing was written.
     ///
     /// # Safety
     /// The matrices have these sizes, and `out` overlaps neither of the others.
     unsafe fn matmul_bf16(
         &self,
         sizes: [usize; 3],
+        scale: f32,
         lhs: Matrix<half::bf16>,
         rhs: Matrix<half::bf16>,
         out: Bf16Out,
         accumulate: bool,
+        band: Band,
     ) -> bool;
 }
 
@@ -149,17 +152,19 @@ impl NativeBackend for X86 {
     unsafe fn matmul_bf16(
         &self,
         sizes: [usize; 3],
+        scale: f32,
         lhs: Matrix<half::bf16>,
         rhs: Matrix<half::bf16>,
         out: Bf16Out,
         accumulate: bool,
+        band: Band,
     ) -> bool {
         // SAFETY: the caller upholds the contract; options with the instruction are made only where it is available.
         unsafe {
             if !self.0.bf16_unit() || sizes[1] > bf16::MOST_DEPTH {
-                return portable::Portable.matmul_bf16(sizes, lhs, rhs, out, accumulate);
+                return portable::Portable.matmul_bf16(sizes, scale, lhs, rhs, out, accumulate, band);
             }
-            bf16::product(sizes, lhs, rhs, out, accumulate);
+            bf16::product(sizes, scale, lhs, rhs, out, accumulate, band);
         }
         true
     }

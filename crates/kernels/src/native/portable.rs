@@ -2,6 +2,7 @@
 
 use super::{Bf16Out, CompiledChain, NativeBackend};
 use crate::chain::steps::{Kind, Step};
+use crate::gemm::Band;
 use crate::matrix::{Matrix, MatrixMut};
 
 /// No machine code.
@@ -26,10 +27,12 @@ impl NativeBackend for Portable {
     unsafe fn matmul_bf16(
         &self,
         _: [usize; 3],
+        _: f32,
         _: Matrix<half::bf16>,
         _: Matrix<half::bf16>,
         _: Bf16Out,
         _: bool,
+        _: Band,
     ) -> bool {
         false
     }

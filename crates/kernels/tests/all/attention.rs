@@ -209,6 +209,38 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 50, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The machine's instruction for bf16, where it has one, gives the bits of sums in f32 over the same rounded factors.
+    #[test]
+    fn attention_of_bf16_has_the_bits_of_f32_sums(seed: u64) {
+        let mut draw = Draw(seed);
+        let mut problem = Problem::random(&mut draw);
+        problem.sizes[5] = draw.pick(&[1, 7, 16, 64, 80]);
+        let [_, heads, key_heads, queries, keys, width] = problem.sizes;
+        // No subnormal numbers, which the instruction takes as zero.
+        let number = |d: &mut Draw| (d.unit() * 64.0).round() / 32.0;
+        let [q, dout] = [(); 2].map(|()| Tensor::random(&mut draw, DType::BF16, &problem.query_shape(), number));
+        let [k, v] = [(); 2].map(|()| Tensor::random(&mut draw, DType::BF16, &problem.key_shape(), number));
+        let native = KernelOptions::native();
+        let found = [native, native.without_bf16_unit()].map(|options| {
+            let mut workspace = vec![0xFF; attention_workspace_bytes(DType::BF16, queries, keys, width)];
+            let mut results = [&q, &q, &k, &v].map(|x| Tensor::zeros(DType::BF16, &x.shape));
+            let [out, dq, dk, dv] = &mut results;
+            attention(options, &q.view(), &k.view(), &v.view(), &problem.options(), &mut out.view_mut(), &mut workspace);
+            let bytes = attention_backward_workspace_bytes(DType::BF16, heads / key_heads, queries, keys, width);
+            let mut workspace = vec![0xFF; bytes];
+            attention_backward(options, &q.view(), &k.view(), &v.view(), &problem.options(), &dout.view(),
+                &mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut(), &mut workspace);
+            results.map(|x| x.values())
+        });
+        for (with, without) in found[0].iter().zip(&found[1]) {
+            prop_assert!(with.iter().zip(without).all(|(a, b)| a.to_bits() == b.to_bits() || a == b), "{:?}", problem.sizes);
+        }
+    }
+}
+
 #[test]
 fn a_number_that_is_none_shows_in_the_result() {
     let q = Tensor::of(DType::F32, &[1, 1, 1, 1], &[f64::NAN]);

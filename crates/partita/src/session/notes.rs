@@ -3,15 +3,15 @@
 use super::plan::Given;
 use super::{Part, Session};
 use crate::execution;
-use partita_base::format_bytes;
+use partita_base::{format_bytes, format_seconds};
 use partita_ir::{Op, Role, ValueId};
 use partita_mesh::{Mesh, rank_list};
 use partita_nn::Model;
 use partita_pipeline::Order;
-use partita_program::{Program, Stages, lower_stages};
+use partita_program::{CollectiveMatmul, Program, RingChoice, Stages, collective_matmuls, lower_stages};
 use partita_schedule::{Built, Stage};
 use partita_spmd::better_mesh;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Session {
     /// Facts about a built step for the user: choices of the config without effect, and a better mesh or more
@@ -22,7 +22,7 @@ impl Session {
         let is_told = |axis: &str| built.notes.iter().any(|note| note.contains(&format!("`{axis}`: its ")));
         let in_vain = unused_axes(built).into_iter().filter(|(axis, _)| !is_told(axis)).map(|(_, why)| why);
         let told = told.chain(in_vain).chain(without_rows(built)).chain(idle_dispatch(built));
-        let told = told.chain(self.vain_offload(built)).chain(self.unused(built));
+        let told = told.chain(self.vain_offload(built)).chain(self.unused(built)).chain(self.rings(built));
         told.chain(self.bubble(built)).chain(self.advice(model, built)).collect()
     }
 
@@ -74,6 +74,61 @@ impl Session {
             Ok(built.stages.into_iter().next().expect("a step has a stage").partitioned)
         };
         better_mesh(&stage.partitioned, &mut on).map(|better| better.to_string())
+    }
+
+    /// Which collectives around matmuls become permutes under them, and what that gains by the cost model. Layers count as
+    /// one.
+    fn rings(&self, built: &Built) -> Option<String> {
+        /// The modules that are named.
+        const NAMED: usize = 3;
+        let options = self.lower_options();
+        if !matches!(options.collective_matmul, CollectiveMatmul::Auto(_)) {
+            return None;
+        }
+        let priced =
+            |stage: &Stage| collective_matmuls(&stage.classes, &options, &self.cpu).unwrap_or_default();
+        let all: Vec<RingChoice> = built.stages.iter().flat_map(priced).collect();
+        let taken: Vec<&RingChoice> = all.iter().filter(|choice| choice.pays()).collect();
+        if taken.is_empty() {
+            return Some(match all.len() {
+                0 => "`train.collective_matmul` changes nothing: no gather stands before a matmul, and no reduce-scatter \
+                      behind one, that may become permutes"
+                    .to_string(),
+                count => format!(
+                    "`train.collective_matmul` changes nothing: none of the {count} collectives around matmuls is faster \
+                     as permutes under them"
+                ),
+            });
+        }
+        let mut modules: BTreeMap<(String, &str), (usize, f64, f64)> = BTreeMap::new();
+        for choice in &taken {
+            let part =
+                |part: &str| if part.parse::<usize>().is_ok() { "*".to_string() } else { part.to_string() };
+            let path: Vec<String> = choice.path.split('.').map(part).collect();
+            let sum = modules.entry((path.join("."), choice.kind)).or_default();
+            *sum = (sum.0 + 1, sum.1 + choice.ring_s, sum.2 + choice.apart_s);
+        }
+        let mut modules: Vec<_> = modules.into_iter().collect();
+        modules.sort_by(|(_, a), (_, b)| (b.2 - b.1).total_cmp(&(a.2 - a.1)));
+        let one = |((path, kind), (count, ring_s, apart_s)): &((String, &str), (usize, f64, f64))| {
+            format!(
+                "{count} {kind} of `{path}` {} instead of {}",
+                format_seconds(*ring_s),
+                format_seconds(*apart_s)
+            )
+        };
+        let named: Vec<String> = modules.iter().take(NAMED).map(one).collect();
+        let total = |of: fn(&RingChoice) -> f64| format_seconds(taken.iter().map(|choice| of(choice)).sum());
+        Some(format!(
+            "{} of {} collectives around matmuls become permutes under them: by the cost model both take {} instead of {} in \
+             a step ({}{})",
+            taken.len(),
+            all.len(),
+            total(|choice| choice.ring_s),
+            total(|choice| choice.apart_s),
+            named.join(", "),
+            if modules.len() > NAMED { ", .." } else { "" }
+        ))
     }
 
     /// That activations in host memory make no rank's arena smaller.

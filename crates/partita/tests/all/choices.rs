@@ -2,7 +2,7 @@
 //! `tests/choices/cases.txt`.
 
 use partita::Session;
-use partita::auto_plan::{AutoPlan, Freedom};
+use partita::auto_plan::{AutoPlan, Candidate, Freedom};
 use partita_mesh::Mesh;
 use std::path::Path;
 
@@ -17,12 +17,24 @@ impl Case {
         self.lines.iter().filter(move |line| line.0 == key).map(|line| line.1.as_str())
     }
 
-    fn found(&self) -> (AutoPlan, u64) {
+    /// The session of the config with these overrides besides its own.
+    fn session(&self, more: &str) -> Session {
         let overrides: Vec<String> =
-            self.all("set").flat_map(str::split_whitespace).map(str::to_string).collect();
+            self.all("set").chain([more]).flat_map(str::split_whitespace).map(str::to_string).collect();
         let config = self.all("config").next().expect("a case has a config");
-        let session =
-            Session::load(config, &overrides).unwrap_or_else(|error| panic!("{}: {error}", self.name));
+        Session::load(config, &overrides).unwrap_or_else(|error| panic!("{} {more}: {error}", self.name))
+    }
+
+    /// Seconds of a step and bytes of the fullest rank, of the whole step over the clock.
+    fn simulated(&self, more: &str) -> (f64, u64) {
+        let session = self.session(more);
+        let built = session.build().unwrap_or_else(|error| panic!("{} {more}: {error}", self.name));
+        let price = session.price_of(&built).unwrap_or_else(|error| panic!("{} {more}: {error}", self.name));
+        (price.step_s(), price.bytes())
+    }
+
+    fn found(&self) -> (AutoPlan, u64) {
+        let session = self.session("");
         let meshes: Vec<Mesh> = self
             .all("meshes")
             .flat_map(str::split_whitespace)
@@ -78,6 +90,48 @@ fn experts_rows_and_states_are_shared_or_offloaded_where_it_pays() {
                 case.name,
                 candidates.collect::<String>()
             );
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// Every choice has a reason outside the planner: of two plans by hand the one that it stands for fits and is faster, or is
+/// the only one that fits. What the planner found is, simulated by itself, no slower than either.
+#[test]
+fn choices_are_the_fastest_that_fit() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut wrong = String::new();
+    for case in &cases() {
+        let (found, limit) = case.found();
+        let file = folder.path().join("plan.toml");
+        std::fs::write(&file, found.best.plan.to_toml()).unwrap();
+        let Candidate { mesh, microbatches, .. } = &found.best;
+        let best = case.simulated(&format!(
+            "mesh.shape={mesh} train.microbatches={microbatches} plan.sequence_parallel={} plan.file={}",
+            found.best.sequence_parallel,
+            file.display()
+        ));
+        let rather = case.all("rather").next().expect("a case has an alternative by hand");
+        let by_hand = case.simulated(rather);
+        let chosen = format!("mesh.shape={}", case.all("best").next().expect("a case has a mesh"));
+        let is_same = rather.split_whitespace().any(|word| word == chosen)
+            && rather.contains("offload") == (case.all("offload").next() == Some("yes"));
+        let mut ok = is_same && by_hand.1 <= limit && best.1 <= limit && best.0 <= by_hand.0 * 1.001;
+        let mut seen = format!("  found {best:?}\n  {rather} {by_hand:?}\n");
+        let mut tried = 0;
+        for key in ["slower", "too_large"] {
+            for other in case.all(key) {
+                let (step_s, bytes) = case.simulated(other);
+                ok &= match key {
+                    "slower" => bytes <= limit && step_s > by_hand.0,
+                    _ => bytes > limit,
+                };
+                seen += &format!("  {key} {other} {:?}\n", (step_s, bytes));
+                tried += 1;
+            }
+        }
+        if !ok || tried == 0 {
+            wrong += &format!("{}, {limit} bytes\n{seen}", case.name);
         }
     }
     assert!(wrong.is_empty(), "{wrong}");

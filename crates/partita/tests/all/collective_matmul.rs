@@ -2,7 +2,7 @@
 //! mesh, as many bytes as the collectives, and faster where the cost model says so.
 
 use crate::session;
-use partita_program::{CollectiveKind, Counts, counts};
+use partita_program::{CollectiveKind, Counts, collective_matmuls, counts};
 use partita_schedule::verify::Unwatched;
 use partita_simulate::simulate;
 
@@ -87,4 +87,40 @@ fn the_cost_model_finds_where_rings_pay() {
     };
     let (off, auto) = (step_s("off", 4096), step_s("auto", 4096));
     assert!(off.1 == 0 && auto.1 > 0 && auto.0 < 0.99 * off.0, "{off:?} {auto:?}");
+}
+
+/// A note says how many of them become permutes: each of them takes one permute fewer than there are ranks.
+#[test]
+fn a_note_says_which_rings_pay() {
+    for (dim, pays) in [(4096, true), (64, false)] {
+        let own = [
+            format!("model.dim={dim}"),
+            "train.collective_matmul=auto".to_string(),
+            "model.heads=16".to_string(),
+            "model.layers=2".to_string(),
+            "model.sequence=1024".to_string(),
+            "model.vocab=512".to_string(),
+            "train.batch=8".to_string(),
+            "mesh.shape=tp=4".to_string(),
+            "plan.sequence_parallel=true".to_string(),
+            "cluster.name=a100-80g:4x1".to_string(),
+        ];
+        let session = session("gpt", &own.iter().map(String::as_str).collect::<Vec<_>>());
+        let (model, built) = (session.model().unwrap(), session.build().unwrap());
+        let priced =
+            collective_matmuls(&built.stages[0].classes, &session.lower_options(), session.cpu()).unwrap();
+        let taken = priced.iter().filter(|choice| choice.pays()).count();
+        let set = session.lower(&built).unwrap();
+        let counts = counts(&set, 0);
+        let permutes = [&counts.forward, &counts.backward]
+            .map(|phase| phase.of(CollectiveKind::CollectivePermute).logical);
+        assert_eq!(permutes.iter().sum::<usize>(), taken * 3, "{dim}: {priced:?}");
+        assert_eq!(taken > 0, pays, "{dim}: {priced:?}");
+        let notes = session.notes(&model, &built).join("\n");
+        let expected = match pays {
+            true => format!("{taken} of {} collectives around matmuls become permutes", priced.len()),
+            false => format!("none of the {} collectives around matmuls is faster", priced.len()),
+        };
+        assert!(notes.contains(&expected), "{notes}");
+    }
 }

@@ -394,6 +394,11 @@ impl Lowering {
         head::cuts_of_heads(&self.graphs, context.options, context.target)
     }
 
+    /// The collectives around matmuls that the cost model compares with rings.
+    pub(crate) fn priced_rings(&self, choice: &overlap::CollectiveMatmul) -> Vec<overlap::RingChoice> {
+        overlap::priced(&self.graphs, &self.classes, choice)
+    }
+
     fn rewritten(mut self, pass: impl FnOnce(Vec<Graph>) -> Result<Vec<Graph>>) -> Result<Lowering> {
         self.graphs = pass(std::mem::take(&mut self.graphs))?;
         Ok(self)

@@ -55,6 +55,26 @@ impl CollectiveMatmul {
     }
 }
 
+/// A collective around matmuls that may become a ring, and what the cost model says of both forms.
+#[derive(Clone, PartialEq, Debug)]
+pub struct RingChoice {
+    /// The module of the collective.
+    pub path: String,
+    /// `all_gather` or `reduce_scatter`.
+    pub kind: &'static str,
+    /// Seconds of the collective and the matmuls one after the other.
+    pub apart_s: f64,
+    /// Seconds of the permutes and the parts of the matmuls under them.
+    pub ring_s: f64,
+}
+
+impl RingChoice {
+    /// Whether the ring takes less time.
+    pub fn pays(&self) -> bool {
+        self.ring_s < self.apart_s
+    }
+}
+
 /// A collective that becomes a ring.
 enum Ring {
     /// The matmuls that read the gathered value, with the side that it is, and the dimension of their result that is
@@ -77,15 +97,29 @@ pub(crate) fn overlap(
     if *choice == CollectiveMatmul::Off || classes.rank_count() < 2 {
         return Ok(graphs);
     }
-    let rings = rings(&graphs, classes, choice);
+    let rings = rings(&graphs, classes, choice, &mut |_| {});
     if rings.is_empty() {
         return Ok(graphs);
     }
     graphs.iter().zip(&classes.ranks).map(|(graph, ranks)| rewritten(graph, ranks, &rings)).collect()
 }
 
-/// The collectives that become rings, by node.
-fn rings(graphs: &[Graph], classes: &Classes, choice: &CollectiveMatmul) -> BTreeMap<NodeId, Ring> {
+/// The collectives that `choice` prices, in execution order; none unless it is [`CollectiveMatmul::Auto`].
+pub(crate) fn priced(graphs: &[Graph], classes: &Classes, choice: &CollectiveMatmul) -> Vec<RingChoice> {
+    let mut found = Vec::new();
+    if matches!(choice, CollectiveMatmul::Auto(_)) && classes.rank_count() > 1 {
+        rings(graphs, classes, choice, &mut |priced| found.push(priced));
+    }
+    found
+}
+
+/// The collectives that become rings, by node. `told` gets each that was priced.
+fn rings(
+    graphs: &[Graph],
+    classes: &Classes,
+    choice: &CollectiveMatmul,
+    told: &mut dyn FnMut(RingChoice),
+) -> BTreeMap<NodeId, Ring> {
     let first = &graphs[0];
     let uses = first.uses();
     let is_output = first.is_output();
@@ -132,8 +166,16 @@ fn rings(graphs: &[Graph], classes: &Classes, choice: &CollectiveMatmul) -> BTre
         let Some(ring) = ring else { continue };
         let is_even =
             |graph: &Graph| groups_of(&graph.node(id).op).is_some_and(|groups| covers(&groups, classes));
-        if !graphs.iter().all(is_even) || !pays(first, id, &ring, choice) {
+        if !graphs.iter().all(is_even) {
             continue;
+        }
+        if let CollectiveMatmul::Auto(cluster) = choice {
+            let Some(priced) = price(first, id, &ring, cluster) else { continue };
+            let pays = priced.pays();
+            told(priced);
+            if !pays {
+                continue;
+            }
         }
         match &ring {
             Ring::Gather(readers) => readers.keys().for_each(|reader| taken[reader.index()] = true),
@@ -219,11 +261,10 @@ fn free_dims(graph: &Graph, node: &Node, dot: &DotGeneral, side: usize) -> Vec<u
     (0..rank).filter(|dim| !batch.contains(dim) && !contracting.contains(dim)).collect()
 }
 
-/// Whether a ring takes less time than the collective and the matmuls one after the other.
-fn pays(graph: &Graph, id: NodeId, ring: &Ring, choice: &CollectiveMatmul) -> bool {
-    let CollectiveMatmul::Auto(cluster) = choice else { return true };
+/// The seconds of a ring, and of the collective and the matmuls one after the other.
+fn price(graph: &Graph, id: NodeId, ring: &Ring, cluster: &Cluster) -> Option<RingChoice> {
     let node = graph.node(id);
-    let Some(groups) = groups_of(&node.op) else { return false };
+    let groups = groups_of(&node.op)?;
     let rings = cluster.rings_among(&groups[0]);
     let ranks = groups[0].len() as f64;
     let work = |node: &Node| {
@@ -254,7 +295,12 @@ fn pays(graph: &Graph, id: NodeId, ring: &Ring, choice: &CollectiveMatmul) -> bo
     // Parts of products are put in place, parts of sums added.
     let moved: usize = products.iter().map(|(node, _)| graph.ty(node.results[0]).bytes()).sum();
     let moved_s = cluster.device.memory_s(3.0 * moved as f64);
-    one_s + (ranks - 1.0) * one_s.max(permute_s) + moved_s < apart_s
+    Some(RingChoice {
+        path: node.path.to_string(),
+        kind: if matches!(ring, Ring::Gather(_)) { "all_gather" } else { "reduce_scatter" },
+        apart_s,
+        ring_s: one_s + (ranks - 1.0) * one_s.max(permute_s) + moved_s,
+    })
 }
 
 fn rewritten(graph: &Graph, ranks: &[usize], rings: &BTreeMap<NodeId, Ring>) -> Result<Graph> {
