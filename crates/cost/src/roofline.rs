@@ -40,7 +40,8 @@ pub struct Device {
     /// as in the roofline of S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful
     /// visual performance model for multicore architectures", 2009.
     pub overlap: f64,
-    /// The part of `flops_per_s` that an op reaches, by its number of operations.
+    /// The part of its peak that an op reaches, by the number of operations of the fastest element type that take as long
+    /// at its peak: so a kernel's constant time is the same in every type.
     pub flops_efficiency: Curve,
     /// The part of `memory_bytes_per_s` that an op reaches, by its number of bytes.
     pub memory_efficiency: Curve,
@@ -52,9 +53,16 @@ impl Device {
         self.flops_per_s_by_type.get(&dtype).copied().unwrap_or(self.flops_per_s)
     }
 
+    /// Seconds of so many operations in an element type.
+    pub fn arithmetic_s(&self, flops: f64, dtype: DType) -> f64 {
+        let fastest = self.flops_per_s_by_type.values().copied().fold(self.flops_per_s, f64::max);
+        let seconds = flops / self.peak(dtype);
+        seconds / self.flops_efficiency.at(seconds * fastest)
+    }
+
     /// Seconds of an op.
     pub fn op_s(&self, work: &Work) -> f64 {
-        let arithmetic_s = work.flops / (self.peak(work.dtype) * self.flops_efficiency.at(work.flops));
+        let arithmetic_s = self.arithmetic_s(work.flops, work.dtype);
         let memory_s = self.memory_s(work.bytes);
         arithmetic_s.max(memory_s) + (1.0 - self.overlap) * arithmetic_s.min(memory_s)
     }
@@ -86,6 +94,19 @@ mod tests {
             overlap,
             flops_efficiency: Curve::default(),
             memory_efficiency: Curve::constant(0.5),
+        }
+    }
+
+    #[test]
+    fn a_constant_time_is_the_same_in_every_type() {
+        // Half a second of constant time: n operations of the fastest type take n / 400 + 1 / 2 seconds.
+        let points = (0..8).map(|power| 10f64.powi(power)).map(|n| (n, n / (n + 200.0)));
+        let device = Device { flops_efficiency: Curve::new(points.collect()).unwrap(), ..device(1.0) };
+        for (dtype, flops) in [(DType::BF16, 1000.0), (DType::F32, 250.0)] {
+            assert!((device.arithmetic_s(flops, dtype) - 3.0).abs() < 1e-9, "{dtype:?}");
+        }
+        for (dtype, flops) in [(DType::BF16, 4.0), (DType::F32, 1.0)] {
+            assert!((device.arithmetic_s(flops, dtype) - 0.51).abs() < 0.01, "{dtype:?}");
         }
     }
 

@@ -325,14 +325,16 @@ impl Traced {
                 _ => {}
             }
         }
-        // The buffers that a step allocates. What the forward pass writes and the backward pass reads last is kept,
-        // whatever runs earlier, such as gradients of a balance loss; what lives from the backward pass into the update
-        // is a gradient.
+        // The buffers that a step allocates. What is written before the forward pass ends, and read last in the backward
+        // pass, is kept: also what the backward pass recomputes if that begins early, such as a gather that other work
+        // hides. What lives from the backward pass into the update is a gradient.
         let first = |wanted: &dyn Fn(Phase) -> bool| {
             let found = program.instructions.iter().position(|instruction| wanted(instruction.origin.phase));
             found.unwrap_or(program.instructions.len())
         };
         let update = first(&|phase| phase == Phase::Update);
+        let turn =
+            program.instructions.iter().rposition(|one| one.origin.phase == Phase::Forward).unwrap_or(0);
         let writer = writers(program);
         let count = program.instructions.len();
         let mut changes = vec![0.0; count + 1];
@@ -343,7 +345,9 @@ impl Traced {
             let phase = |at: usize| program.instructions.get(at).map(|instruction| instruction.origin.phase);
             let is_within = |at: usize| phase(at).is_some_and(Phase::is_backward);
             let is_gradient = buffer.last >= update && is_within(buffer.first);
-            let is_saved = phase(buffer.first) == Some(Phase::Forward) && is_within(buffer.last);
+            let is_before = phase(buffer.first) == Some(Phase::Forward)
+                || is_within(buffer.first) && buffer.first < turn && buffer.last > turn;
+            let is_saved = is_before && is_within(buffer.last);
             if is_saved {
                 let place =
                     writer[index].map_or(Place::Last, |at| Place::of(&program.instructions[at].origin.path));

@@ -2,18 +2,18 @@
 //! that would run, on a clock.
 //!
 //! The seconds of a task of the timetable are those of its instructions and of its waits for collectives among the ranks of
-//! its slice; waits for other slices depend on the timetable and do not count. What runs between the instructions of a task
-//! belongs to it, such as the norms of gradients that are ready; what runs long before belongs to no task. The first and the
-//! last microbatch differ from those between them: the first accumulates no gradients, and behind the last one gradients are
-//! exchanged.
+//! its slice, whenever they run; waits for other slices depend on the timetable and do not count. What needs no other slice
+//! may run while the first task waits for its input: it takes seconds of its task, but ahead of all tasks. What belongs to
+//! no microbatch happens once a step, as part of the task under way, such as the norms of gradients that are ready. The
+//! first and the last microbatch differ from those between them: the first accumulates no gradients, and behind the last
+//! one gradients are exchanged.
 
 use super::step::Bytes;
 use crate::models::ModelSource;
 use crate::session::Session;
-use partita_base::{DType, Diagnostic, Result};
-use partita_ir::Phase;
-use partita_nn::Model;
-use partita_pipeline::{Order, Task, TaskKind, block_of};
+use partita_base::{CollectiveId, DType, Diagnostic, Result};
+use partita_ir::{Phase, Role};
+use partita_pipeline::{Order, Task, TaskKind, Timetable, block_of};
 use partita_program::{
     Action, BufferKind, Collective, CollectiveKind, CollectiveOp, Event, Origin, Program, ProgramSet,
 };
@@ -32,8 +32,12 @@ pub(super) const STAGES: usize = 3;
 pub(super) enum Part {
     /// Before its first task.
     Before,
+    /// What a task for the microbatch with this number does before the first task has its input.
+    Ahead(TaskKind, usize),
     /// A task for the microbatch with this number.
     Task(TaskKind, usize),
+    /// What happens once a step, while such a task is under way.
+    Along(TaskKind, usize),
     /// After its last task: what is left of the exchange of gradients, and the update.
     After,
 }
@@ -55,28 +59,32 @@ impl Spent {
     pub fn plus(self, other: Spent) -> Spent {
         Spent { compute: self.compute + other.compute, exposed: self.exposed + other.exposed }
     }
-
-    /// The figures at another number of layers, which grow by equal amounts.
-    pub fn beyond(few: Spent, more: Spent, at: impl Fn(f64, f64) -> f64) -> Spent {
-        Spent { compute: at(few.compute, more.compute), exposed: at(few.exposed, more.exposed) }
-    }
 }
+
+/// A figure by place: that of each of the blocks that repeat together as one layer, and last that of all else.
+pub(super) type ByPlace<T> = Vec<T>;
 
 /// What one slice does.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct SmallSlice {
     /// Seconds by part.
-    pub spent: BTreeMap<Part, Spent>,
+    pub spent: BTreeMap<Part, ByPlace<Spent>>,
     /// Seconds of a task after it has sent its result to another slice.
-    pub behind_send: BTreeMap<Part, f64>,
+    pub behind_send: BTreeMap<Part, ByPlace<f64>>,
     /// When its last task ends.
     pub tasks_end_s: f64,
     /// Bytes of its fullest rank, alignment and placement included.
     pub bytes: Bytes,
     /// Of these, what the forward pass of a microbatch keeps for its backward pass.
-    pub saved: f64,
+    pub saved: ByPlace<f64>,
+    /// The part of its parameters at each place.
+    pub parameters: ByPlace<f64>,
     /// The microbatches in flight at once.
     pub in_flight: f64,
+    /// Whether gradients of earlier microbatches are there when memory is fullest.
+    pub accumulates: bool,
+    /// Gradients that wait for those of later microbatches.
+    pub accumulated: f64,
 }
 
 /// A message: from which rank of its slice, to which rank of the other one, and its bytes.
@@ -87,6 +95,8 @@ pub(super) type Message = (usize, usize, usize);
 pub(super) struct Small {
     /// Layers of each stage.
     pub layers: usize,
+    /// The blocks that repeat together as one layer.
+    pub period: usize,
     /// The slices, each with one stage.
     pub slices: Vec<SmallSlice>,
     /// Seconds from the end of all tasks to the end of the step.
@@ -99,6 +109,8 @@ pub(super) struct Small {
 pub(crate) struct SmallStep {
     /// The session with few layers, microbatches and stages.
     pub session: Session,
+    /// The blocks of its model.
+    pub blocks: Blocks,
     /// Its step.
     pub built: Built,
     /// The programs.
@@ -125,22 +137,23 @@ impl SmallStep {
         let small = session.clone().with_model(source).with_mesh(mesh).with_cluster(cluster);
         let small = small.with_batch(rows).with_microbatches(microbatches).with_timetable(order);
         let model = small.model()?;
-        let [_, before] = period_and_before(&session.config().model)?;
+        let [period, before] = period_and_before(&session.config().model)?;
         let plan = match plan {
             Some(plan) => plan.clone(),
             None => small.plan(&model)?,
         };
-        let built = small.built_under(&model, &staged(&plan, &model, stages, before)?)?;
+        let blocks = Blocks { names: repeated_blocks(&model.forward), before, period };
+        let built = small.built_under(&model, &staged(&plan, &blocks, stages)?)?;
         let set = small.lower(&built)?;
         let simulation = simulate(&set, &small.config().cluster)?;
-        Ok(SmallStep { session: small, built, set, simulation })
+        Ok(SmallStep { session: small, blocks, built, set, simulation })
     }
 }
 
 impl Small {
     /// What the slices of the small step do; the arguments and errors are those of [`SmallStep::of`].
     pub fn of(session: &Session, plan: Option<&Plan>, stages: usize, layers: usize) -> Result<Small> {
-        let SmallStep { session: small, built, set, simulation } =
+        let SmallStep { session: small, blocks, built, set, simulation } =
             SmallStep::of(session, plan, stages, layers)?;
         let microbatches = small.config().train.microbatches;
         let timetable = small.config().train.timetable.timetable(stages, microbatches)?;
@@ -148,16 +161,23 @@ impl Small {
             let own = set.programs.iter().zip(&simulation.classes);
             let own: Vec<(&Program, &ClassRun)> =
                 own.filter(|(program, _)| stage.position(program.rank()).is_some()).collect();
-            let reading =
-                Reading { set: &set, tasks: &timetable.slices[number], is_several: microbatches > 1 };
+            let reading = Reading {
+                set: &set,
+                tasks: &timetable.slices[number],
+                blocks: &blocks,
+                is_several: microbatches > 1,
+            };
             let read = own.iter().map(|(program, run)| reading.of(program, run));
-            let total = |of: &SmallSlice| of.spent.values().map(|spent| spent.sum()).sum::<f64>();
+            let total = |of: &SmallSlice| of.spent.values().flatten().map(|spent| spent.sum()).sum::<f64>();
             let slowest = read.max_by(|a, b| total(a).total_cmp(&total(b))).unwrap_or_default();
             let fullest = own.iter().max_by_key(|(program, _)| program.arena_bytes);
             SmallSlice {
                 bytes: fullest.map(|(_, run)| bytes(run)).unwrap_or_default(),
-                saved: fullest.map_or(0.0, |(program, _)| saved(program, microbatches)),
+                saved: fullest.map_or_else(Vec::new, |(program, _)| saved(program, microbatches, &blocks)),
+                parameters: fullest.map_or_else(Vec::new, |(program, _)| parameters(program, &blocks)),
                 in_flight: timetable.peak(number) as f64,
+                accumulates: accumulates(&timetable, number),
+                accumulated: fullest.map_or(0.0, |(program, run)| accumulated(program, run, microbatches)),
                 ..slowest
             }
         };
@@ -165,6 +185,7 @@ impl Small {
         let tasks_end_s = slices.iter().map(|slice| slice.tasks_end_s).fold(0.0, f64::max);
         Ok(Small {
             layers,
+            period: blocks.period,
             slices,
             tail_s: simulation.step_s - tasks_end_s,
             sent: [Phase::Forward, Phase::InputGrad].map(|phase| messages(&built, &set, phase)),
@@ -214,11 +235,11 @@ pub(super) fn period_and_before(model: &Arc<dyn ModelSource>) -> Result<[usize; 
 }
 
 /// The plan with equal stages in place of its own.
-fn staged(plan: &Plan, model: &Model, stages: usize, before: usize) -> Result<Plan> {
+fn staged(plan: &Plan, blocks: &Blocks, stages: usize) -> Result<Plan> {
     let is_split = |primitive: &Primitive| matches!(primitive, Primitive::PipelineSplit { .. });
     let kept = plan.entries.iter().filter(|entry| !is_split(&entry.primitive)).cloned();
     let mut plan = Plan { entries: kept.collect() };
-    let blocks = repeated_blocks(&model.forward);
+    let Blocks { names: blocks, before, .. } = blocks;
     // Layers before those that repeat are on the first stage.
     let before = blocks.len() - (blocks.len() - before) / stages * stages;
     for stage in 1..stages {
@@ -232,9 +253,35 @@ fn staged(plan: &Plan, model: &Model, stages: usize, before: usize) -> Result<Pl
 /// The part of a task's compute, as one in so many, that may come behind what makes the task done.
 const LATE: u64 = 3;
 
+/// The numbered blocks of a model.
+pub(crate) struct Blocks {
+    /// Their paths, in order.
+    names: Vec<String>,
+    /// How many are before all that repeat.
+    before: usize,
+    /// How many repeat together as one layer.
+    period: usize,
+}
+
+impl Blocks {
+    /// The place of a module: that of its block among those that repeat together, or behind them.
+    fn place(&self, path: &str) -> usize {
+        let block = block_of(path);
+        let number = self.names.iter().position(|known| known == block);
+        let repeated = number.and_then(|number| number.checked_sub(self.before));
+        repeated.map_or(self.period, |number| number % self.period)
+    }
+
+    /// A figure of nothing.
+    fn none<T: Clone + Default>(&self) -> ByPlace<T> {
+        vec![T::default(); self.period + 1]
+    }
+}
+
 /// How the events of a slice are read.
 struct Reading<'a> {
     set: &'a ProgramSet,
+    blocks: &'a Blocks,
     /// The tasks of the slice, in order.
     tasks: &'a [Task],
     is_several: bool,
@@ -250,43 +297,73 @@ impl Reading<'_> {
 
     /// What a rank of a class does.
     fn of(&self, program: &Program, run: &ClassRun) -> SmallSlice {
-        let part = |task: usize| Part::Task(self.tasks[task].kind, self.tasks[task].microbatch);
         // Waits for other slices do not count.
         let is_counted = |event: &&Event| match &program.instructions[event.instruction].action {
-            Action::Wait(collective) => self.set.collectives[collective.index()].kind != CollectiveKind::Send,
+            Action::Wait(collective) => !self.is_message(*collective),
             _ => true,
         };
         let events: Vec<&Event> = run.events.iter().filter(is_counted).collect();
         let task_of: Vec<Option<usize>> =
             events.iter().map(|event| self.task(&program.instructions[event.instruction].origin)).collect();
         let later = self.first_left(program, &events, &task_of);
-        let sends = self.last_sends(program);
+        let (begin, sends) = (self.first_begin(program), self.last_sends(program));
         let mut read = SmallSlice::default();
         let mut current: Option<usize> = None;
         for (at, event) in events.iter().enumerate() {
             let seconds = (event.end_ns - event.begin_ns) as f64 / 1e9;
-            let is_left = later[at] != usize::MAX;
-            if let Some(task) = task_of[at].filter(|&task| task <= later[at]) {
+            let is_ahead = event.instruction < begin;
+            if let Some(task) = task_of[at].filter(|&task| !is_ahead && task <= later[at]) {
                 current = Some(task);
                 read.tasks_end_s = event.end_ns as f64 / 1e9;
             }
-            let own = match (current, task_of[at]) {
-                _ if !is_left => Part::After,
-                (_, Some(task)) if task > later[at] => Part::Before,
-                (Some(task), _) => part(task),
-                (None, _) => Part::Before,
+            let own = match task_of[at].map(|task| self.tasks[task]) {
+                Some(task) if is_ahead => Part::Ahead(task.kind, task.microbatch),
+                Some(task) => Part::Task(task.kind, task.microbatch),
+                None if later[at] == usize::MAX => Part::After,
+                None => current.map_or(Part::Before, |task| self.once(self.tasks[task])),
             };
-            let spent = read.spent.entry(own).or_default();
+            let place = self.blocks.place(&program.instructions[event.instruction].origin.path);
+            let spent = &mut read.spent.entry(own).or_insert_with(|| self.blocks.none())[place];
             match program.instructions[event.instruction].action {
                 Action::Compute(_) => spent.compute += seconds,
                 _ => spent.exposed += seconds,
             }
-            let sent = current.filter(|&task| own == part(task)).and_then(|task| sends[task]);
+            let sent = task_of[at].or(current).filter(|_| !is_ahead && own != Part::After);
+            let sent = sent.and_then(|task| sends[task]);
             if sent.is_some_and(|sent| event.instruction > sent) {
-                *read.behind_send.entry(own).or_default() += seconds;
+                read.behind_send.entry(own).or_insert_with(|| self.blocks.none())[place] += seconds;
             }
         }
         read
+    }
+
+    /// The part of what happens once a step while a task is under way. Microbatches in the middle stand for any number of
+    /// others, so it counts with the first one there.
+    fn once(&self, under_way: Task) -> Part {
+        let is_last = self.tasks.iter().all(|task| task.microbatch <= under_way.microbatch);
+        Part::Along(under_way.kind, if is_last { under_way.microbatch } else { 0 })
+    }
+
+    /// Whether a collective is a message between slices.
+    fn is_message(&self, collective: CollectiveId) -> bool {
+        self.set.collectives[collective.index()].kind == CollectiveKind::Send
+    }
+
+    /// The instruction with which the first task begins: the one that waits for its input, if that comes from another slice.
+    fn first_begin(&self, program: &Program) -> usize {
+        let of_first = || {
+            let all = program.instructions.iter().enumerate();
+            all.filter(|(_, instruction)| self.task(&instruction.origin) == Some(0))
+        };
+        let input = of_first().find_map(|(_, instruction)| match &instruction.action {
+            Action::Start(start) if start.inputs.is_empty() => Some(start.collective),
+            _ => None,
+        });
+        let input = input.filter(|&input| self.is_message(input));
+        let is_waiting = |action: &Action| input.is_some_and(|input| *action == Action::Wait(input));
+        let mut begins = of_first();
+        let waits = of_first().find(|(_, instruction)| is_waiting(&instruction.action));
+        waits.or_else(|| begins.next()).map_or(0, |(at, _)| at)
     }
 
     /// For each event, and behind the last one, the first task that is not done by then: an event of a later task runs ahead
@@ -332,8 +409,7 @@ impl Reading<'_> {
         let mut sends = vec![None; self.tasks.len()];
         for (at, instruction) in program.instructions.iter().enumerate() {
             let Action::Start(start) = &instruction.action else { continue };
-            let collective = &self.set.collectives[start.collective.index()];
-            let is_sent = collective.kind == CollectiveKind::Send && !start.inputs.is_empty();
+            let is_sent = self.is_message(start.collective) && !start.inputs.is_empty();
             if let Some(task) = self.task(&instruction.origin).filter(|_| is_sent) {
                 sends[task] = Some(at);
             }
@@ -357,7 +433,7 @@ fn bytes(run: &ClassRun) -> Bytes {
 }
 
 /// Bytes that the forward pass of a microbatch in the middle keeps for its backward pass.
-fn saved(program: &Program, microbatches: usize) -> f64 {
+fn saved(program: &Program, microbatches: usize, blocks: &Blocks) -> ByPlace<f64> {
     let wanted = (microbatches > 1).then_some(microbatches / 2);
     let is_saved = |buffer: &&partita_program::Buffer| {
         let [first, last] = [buffer.first, buffer.last].map(|at| program.instructions.get(at));
@@ -367,7 +443,43 @@ fn saved(program: &Program, microbatches: usize) -> f64 {
                 first.phase == Phase::Forward && last.phase.is_backward() && first.microbatch == wanted
             })
     };
-    program.buffers.iter().filter(is_saved).map(|buffer| buffer.bytes as f64).sum()
+    let mut saved = blocks.none();
+    for buffer in program.buffers.iter().filter(is_saved) {
+        saved[blocks.place(&program.instructions[buffer.first].origin.path)] += buffer.bytes as f64;
+    }
+    saved
+}
+
+/// The part of a rank's parameters at each place.
+fn parameters(program: &Program, blocks: &Blocks) -> ByPlace<f64> {
+    let mut bytes = blocks.none();
+    for port in program.inputs.iter().filter(|port| port.role == Role::Param) {
+        bytes[blocks.place(&port.name)] += program.buffer(port.buffer).bytes as f64;
+    }
+    let all: f64 = bytes.iter().sum();
+    bytes.iter().map(|of_place| if all > 0.0 { of_place / all } else { 0.0 }).collect()
+}
+
+/// Whether a slice has gradients of earlier microbatches when it holds most activations.
+pub(super) fn accumulates(timetable: &Timetable, slice: usize) -> bool {
+    let most = timetable.peak(slice);
+    let held = timetable.held(slice);
+    let done = timetable.slices[slice].iter().position(|task| task.kind != TaskKind::Forward);
+    // The first backward task itself releases what it holds as it goes.
+    done.is_some_and(|done| held[done + 1..].contains(&most))
+}
+
+/// Bytes of gradients of the microbatches before the last one, as its backward pass begins.
+fn accumulated(program: &Program, run: &ClassRun, microbatches: usize) -> f64 {
+    let last = microbatches.checked_sub(1).filter(|&last| last > 0);
+    let is_begin = |event: &&Event| {
+        let origin = &program.instructions[event.instruction].origin;
+        last.is_some() && origin.microbatch == last && origin.phase.is_backward()
+    };
+    let Some(begin) = run.events.iter().find(is_begin) else { return 0.0 };
+    let begin_s = begin.begin_ns as f64 / 1e9;
+    let before = run.memory.over_time.iter().take_while(|(now_s, _)| *now_s < begin_s);
+    before.last().map_or(0.0, |(_, bytes)| bytes[MemoryKind::Gradients as usize] as f64)
 }
 
 /// The messages between the first two slices for a microbatch in a phase; all of them at once.

@@ -242,10 +242,7 @@ fn item_s(item: &Item, cluster: &Cluster, rates: Rates) -> Seconds {
     let one = Seconds { kernels: 1.0, ..Seconds::default() };
     let device = &cluster.device;
     let memory_s = device.memory_s(item.bytes.max(1.0));
-    let matmul_s = |flops: f64, part: f64| {
-        let peak = device.peak(item.dtype);
-        (flops / (peak * part * device.flops_efficiency.at(flops.max(1.0)))).max(memory_s)
-    };
+    let matmul_s = |flops: f64, part: f64| (device.arithmetic_s(flops, item.dtype) / part).max(memory_s);
     match &item.work {
         Work::Matmul => {
             let rate = if item.place == Place::Layers { matmul_rate } else { 1.0 };

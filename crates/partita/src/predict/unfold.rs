@@ -9,7 +9,8 @@
 use super::block::matmul_flops;
 use super::fold::rows_of_microbatch;
 use super::small::{
-    Part, STAGES, Small, SmallSlice, Spent, not_folded, period_and_before, repeated_blocks, splits_backward,
+    ByPlace, Part, STAGES, Small, SmallSlice, Spent, not_folded, period_and_before, repeated_blocks,
+    splits_backward,
 };
 use super::step::{Bytes, Forecast, StepSeconds};
 use crate::session::Session;
@@ -101,7 +102,7 @@ pub fn small_size(session: &Session) -> Result<(usize, usize)> {
     let slices = session.mesh().slices(PIPELINE_AXIS).len();
     let train = &session.config().train;
     let stages = timetable(&train.timetable, slices, train.microbatches)?.stages.min(STAGES);
-    Ok((stages, few_layers(session, stages)))
+    Ok((stages, few_layers(stages)))
 }
 
 /// As [`forecast_with`], with the tasks of the timetable.
@@ -137,7 +138,8 @@ pub fn unfolded(session: &Session, plan: Option<&Plan>, small: &SmallSteps) -> R
         stages: (0..slices.len()).map(|slice| step.bytes(slice)).collect(),
         seconds,
     };
-    Ok(LargeStep { forecast, timetable: step.timetable, layers: step.counts, tasks })
+    let layers = (0..step.counts.len()).map(|stage| step.layers(stage)).collect();
+    Ok(LargeStep { forecast, timetable: step.timetable, layers, tasks })
 }
 
 /// The timetable of a mesh with these slices; without a pipeline, one microbatch after another.
@@ -148,21 +150,16 @@ fn timetable(order: &Order, slices: usize, microbatches: usize) -> Result<Timeta
     }
 }
 
-/// The layers on each stage of the smaller one of the small steps. Where parameters are gathered for each use, a layer
-/// hides the gathers of the next one, so a stage needs two of them; and with too few, memory is fullest in another part
-/// of the step than with many.
-fn few_layers(session: &Session, stages: usize) -> usize {
-    let gathers = session.mesh().axis_named("fsdp").is_some_and(|axis| axis.size > 1);
-    match (stages, gathers) {
-        (1, _) => 3,
-        (_, true) => 2,
-        (_, false) => 1,
-    }
+/// The layers on each stage of the smaller one of the small steps. A layer hides the gathers of the next one, and norms of
+/// gradients are taken while the next two are on their way, so a stage needs two of them; and with too few, memory is
+/// fullest in another part of the step than with many.
+fn few_layers(stages: usize) -> usize {
+    if stages == 1 { 3 } else { 2 }
 }
 
 /// The small steps, on two cores.
 fn few_and_more(session: &Session, plan: Option<&Plan>, stages: usize) -> Result<[Small; 2]> {
-    let few = few_layers(session, stages);
+    let few = few_layers(stages);
     let session = session.clone().in_this_process().only_priced();
     let small = |layers: usize| Small::of(&session, plan, stages, layers);
     let (few, more) = std::thread::scope(|scope| {
@@ -181,19 +178,20 @@ pub(crate) fn is_inside(path: &str, module: &str) -> bool {
     path == module || path.strip_prefix(module).is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// The layers of each stage, as the step of all layers is cut.
+/// The blocks at each place of a layer on each stage, as the step of all layers is cut, and behind them its layers: with
+/// a half, if it has one block more or less of a pair.
 fn layers_of_stages(
     session: &Session,
     plan: Option<&Plan>,
     layers: usize,
     stages: usize,
-) -> Result<Vec<f64>> {
-    if stages == 1 {
-        return Ok(vec![layers as f64]);
-    }
+) -> Result<Vec<ByPlace<f64>>> {
     let config = session.config();
-    let mut forward = config.model.build(1, config.train.dtype, true)?.forward;
     let [period, before] = period_and_before(&config.model)?;
+    if stages == 1 {
+        return Ok(vec![vec![layers as f64; period + 1]]);
+    }
+    let mut forward = config.model.build(1, config.train.dtype, true)?.forward;
     let given;
     let lines = match plan {
         Some(plan) => plan,
@@ -221,19 +219,21 @@ fn layers_of_stages(
         false => mark::after(&mut forward, &ends),
     }
     let blocks = repeated_blocks(&forward);
-    let mut counts = vec![0.0; stages];
-    for block in &blocks[before.min(blocks.len())..] {
+    let mut counts = vec![vec![0.0; period + 1]; stages];
+    for (number, block) in blocks[before.min(blocks.len())..].iter().enumerate() {
         let stage =
             forward.nodes.iter().find(|node| is_inside(&node.path, block)).map_or(0, |node| node.stage);
-        counts[stage.min(stages - 1)] += 1.0 / period as f64;
+        let counts = &mut counts[stage.min(stages - 1)];
+        counts[number % period] += 1.0;
+        counts[period] += 1.0 / period as f64;
     }
     Ok(counts)
 }
 
 /// A step of any size, in terms of two small ones.
 struct Unfolded {
-    /// Layers of each stage.
-    counts: Vec<f64>,
+    /// The blocks of each stage by place, and its layers.
+    counts: Vec<ByPlace<f64>>,
     timetable: Timetable,
     small: Arc<[Small; 2]>,
     /// Whether the small steps run input gradients and weight gradients apart.
@@ -260,43 +260,140 @@ impl Unfolded {
         [&self.few().slices[like], &self.more().slices[like]]
     }
 
-    /// A figure of a stage, from that of the two small steps.
-    fn at(&self, stage: usize) -> impl Fn(f64, f64) -> f64 {
-        let beyond = self.counts[stage] - self.few().layers as f64;
+    /// A figure of so many layers, from that of the two small steps, which grows by equal amounts.
+    fn of_layers(&self, layers: f64, few: f64, more: f64) -> f64 {
+        let beyond = layers - self.few().layers as f64;
         let between = (self.more().layers - self.few().layers) as f64;
-        move |few, more| (few + (more - few) * beyond / between).max(0.0)
+        few + (more - few) * beyond / between
+    }
+
+    /// A figure by place of a stage like this one with so many blocks.
+    fn like_stage(&self, stage: usize, counts: &[f64], figure: Figure) -> f64 {
+        let [few, more] = self.small(stage);
+        let of =
+            |(place, &count): (usize, &f64)| self.of_layers(count, figure(few, place), figure(more, place));
+        counts.iter().enumerate().map(of).sum::<f64>().max(0.0)
+    }
+
+    /// A figure by place of a stage.
+    fn of_stage(&self, stage: usize, figure: Figure) -> f64 {
+        self.like_stage(stage, &self.counts[stage], figure)
+    }
+
+    /// A figure of a slice: the sum over its stages, where what belongs to no layer counts once.
+    fn of_slice(&self, slice: usize, figure: Figure) -> f64 {
+        let sum: f64 = self.own(slice).map(|stage| self.of_stage(stage, figure)).sum();
+        (sum - self.repeated(slice, figure)).max(0.0)
+    }
+
+    /// What all stages of a slice but one have of a figure beside their layers.
+    fn repeated(&self, slice: usize, figure: Figure) -> f64 {
+        match self.own(slice).count() {
+            0 | 1 => 0.0,
+            // Then there are stages between the first and the last one.
+            several => {
+                let none = vec![0.0; self.few().period + 1];
+                (several - 1) as f64 * self.like_stage(1, &none, figure)
+            }
+        }
+    }
+
+    /// The layers of a stage.
+    fn layers(&self, stage: usize) -> f64 {
+        self.counts[stage][self.few().period]
     }
 
     /// The seconds of a task after it has sent its result.
     fn behind_send(&self, stage: usize, part: Part) -> f64 {
-        let [few, more] = self.small(stage).map(|s| s.behind_send.get(&part).copied().unwrap_or_default());
-        self.at(stage)(few, more)
+        self.of_stage(stage, &|small, place| small.behind_send.get(&part).map_or(0.0, |behind| behind[place]))
     }
 
     fn spent(&self, stage: usize, part: Part) -> Spent {
-        let [few, more] = self.small(stage).map(|slice| slice.spent.get(&part).copied().unwrap_or_default());
-        Spent::beyond(few, more, self.at(stage))
+        spent_of(part, |figure| self.of_stage(stage, figure))
     }
 
-    /// The seconds of a task, and those of them after it has sent its result.
-    fn task(&self, stage: usize, kind: TaskKind, microbatch: usize) -> (Spent, f64) {
+    /// The stages of a slice.
+    fn own(&self, slice: usize) -> impl Iterator<Item = usize> {
+        let slice_of = self.timetable.slice_of_stage();
+        (0..self.counts.len()).filter(move |&stage| slice_of[stage] == slice)
+    }
+
+    /// What a slice spends in a part that it has once, however many stages it has; behind its tasks, without what is left
+    /// over from them.
+    fn once(&self, slice: usize, part: Part) -> Spent {
+        spent_of(part, |figure| self.of_slice(slice, figure))
+    }
+
+    /// The seconds of what is left over from the last task of a stage, and runs with that of the next stage of its slice:
+    /// norms of the gradients of its last layers, whatever the number of its layers.
+    fn left_over(&self) -> f64 {
+        let none = vec![0.0; self.few().period + 1];
+        let beside = |wanted: fn(&Part) -> bool| {
+            let in_part = |small: &SmallSlice, place: usize| -> f64 {
+                let own = small.spent.iter().filter(|(part, _)| wanted(part));
+                own.map(|(_, spent)| spent[place].compute).sum()
+            };
+            self.like_stage(1, &none, &in_part)
+        };
+        // All that happens once a step grows with the layers, wherever it runs.
+        let of_step = beside(|part| matches!(part, Part::After | Part::Along(..)));
+        (beside(|part| *part == Part::After) - of_step).max(0.0)
+    }
+
+    /// Whether a task is the last one of a stage, and another stage of its slice ended before it.
+    fn is_behind_another(&self, task: Task) -> bool {
+        let slice_of = self.timetable.slice_of_stage();
+        let is_last = task.microbatch + 1 == self.timetable.microbatches;
+        let ends = matches!(task.kind, TaskKind::Backward | TaskKind::WeightGrad);
+        is_last && ends && slice_of[task.stage + 1..].contains(&slice_of[task.stage])
+    }
+
+    /// The microbatch of the small steps that a microbatch is like.
+    fn like(&self, microbatch: usize) -> usize {
         let last = self.timetable.microbatches - 1;
-        let like = match microbatch {
+        match microbatch {
             0 => 0,
             number if number == last => last.min(super::small::MICROBATCHES - 1),
             _ => 1,
-        };
-        let of = |kind: TaskKind| {
-            let part = Part::Task(kind, like);
-            (self.spent(stage, part), self.behind_send(stage, part))
-        };
-        match (kind, self.splits) {
-            (TaskKind::Backward, true) => {
-                let ((input, behind), (weight, _)) = (of(TaskKind::InputGrad), of(TaskKind::WeightGrad));
-                (input.plus(weight), behind + weight.sum())
-            }
-            _ => of(kind),
         }
+    }
+
+    /// The kinds of task of the small steps that a task runs one after another.
+    fn kinds(&self, kind: TaskKind) -> &'static [TaskKind] {
+        match kind {
+            TaskKind::Backward if self.splits => &[TaskKind::InputGrad, TaskKind::WeightGrad],
+            TaskKind::Forward => &[TaskKind::Forward],
+            TaskKind::Backward => &[TaskKind::Backward],
+            TaskKind::InputGrad => &[TaskKind::InputGrad],
+            TaskKind::WeightGrad => &[TaskKind::WeightGrad],
+        }
+    }
+
+    /// The seconds of a task that run ahead of all tasks.
+    fn ahead(&self, task: Task) -> Spent {
+        let like = self.like(task.microbatch);
+        let kinds = self.kinds(task.kind).iter();
+        kinds.fold(Spent::default(), |sum, &kind| sum.plus(self.spent(task.stage, Part::Ahead(kind, like))))
+    }
+
+    /// The seconds of a task, and those of them after it has sent its result.
+    fn task(&self, task: Task) -> (Spent, f64) {
+        let like = self.like(task.microbatch);
+        let (mut all, mut behind) = (Spent::default(), 0.0);
+        if self.is_behind_another(task) {
+            all.compute = self.left_over();
+        }
+        for (number, &kind) in self.kinds(task.kind).iter().enumerate() {
+            let own = [Part::Task(kind, like), Part::Along(kind, like)];
+            let spent =
+                own.iter().fold(Spent::default(), |sum, &part| sum.plus(self.spent(task.stage, part)));
+            all = all.plus(spent);
+            behind += match number {
+                0 => own.iter().map(|&part| self.behind_send(task.stage, part)).sum(),
+                _ => spent.sum(),
+            };
+        }
+        (all, behind)
     }
 
     /// For each stage but the last, the seconds of a microbatch on its way to the next stage, and back.
@@ -319,13 +416,12 @@ impl Unfolded {
     fn seconds(&self, delays: &[[f64; 2]], tasks: &mut Vec<TaskRun>) -> Result<StepSeconds> {
         let (timetable, stages) = (&self.timetable, self.counts.len());
         let slice_of = timetable.slice_of_stage();
-        let sum = |slice: usize, part: Part| {
-            let own = (0..stages).filter(|&stage| slice_of[stage] == slice);
-            own.fold(Spent::default(), |sum, stage| sum.plus(self.spent(stage, part)))
-        };
         let mut slices: Vec<Running> = (0..timetable.slices.len())
             .map(|slice| {
-                let before = sum(slice, Part::Before);
+                let before = self.once(slice, Part::Before);
+                // What runs ahead of all tasks belongs to them all.
+                let ahead = timetable.slices[slice].iter().map(|task| self.ahead(*task));
+                let before = ahead.fold(before, Spent::plus);
                 Running { now: before.sum(), busy: before, next: 0 }
             })
             .collect();
@@ -348,7 +444,7 @@ impl Unfolded {
                             .map(|end| end + delays[stage][1]),
                     };
                     let Some(ready) = ready else { break };
-                    let (own, behind) = self.task(stage, task.kind, number);
+                    let (own, behind) = self.task(*task);
                     let begin_s = running.now.max(ready);
                     running.now = begin_s + own.sum();
                     tasks.push(TaskRun { slice, task: *task, begin_s, end_s: running.now });
@@ -371,10 +467,11 @@ impl Unfolded {
         let mut end_s = 0.0f64;
         for (slice, running) in slices.iter_mut().enumerate() {
             end_s = end_s.max(running.now);
-            running.busy = running.busy.plus(sum(slice, Part::After));
+            running.busy = running.busy.plus(self.once(slice, Part::After));
         }
-        let fullest = (0..stages).max_by(|&a, &b| self.counts[a].total_cmp(&self.counts[b])).unwrap_or(0);
-        let step_s = end_s + self.at(fullest)(self.few().tail_s, self.more().tail_s);
+        let layers = (0..slices.len()).map(|slice| self.own(slice).map(|stage| self.layers(stage)).sum());
+        let step_s = end_s
+            + self.of_layers(layers.fold(0.0, f64::max), self.few().tail_s, self.more().tail_s).max(0.0);
         let busiest = slices.iter().map(|slice| slice.busy).max_by(|a, b| a.sum().total_cmp(&b.sum()));
         let busiest = busiest.unwrap_or_default();
         let in_flight = (0..stages).map(|stage| self.in_flight(slice_of[stage]));
@@ -395,34 +492,56 @@ impl Unfolded {
 
     /// Bytes of the fullest rank of a slice.
     fn bytes(&self, slice: usize) -> Bytes {
-        let slice_of = self.timetable.slice_of_stage();
         let in_flight = self.in_flight(slice);
-        let own: Vec<usize> = (0..self.counts.len()).filter(|&stage| slice_of[stage] == slice).collect();
-        let (mut sum, mut saved, mut rest) = (Bytes::default(), 0.0, 0.0f64);
-        for &stage in &own {
-            let (small, at) = (self.small(stage), self.at(stage));
-            let of = |figure: &dyn Fn(&SmallSlice) -> f64| at(figure(small[0]), figure(small[1]));
-            let kept = |slice: &SmallSlice| slice.bytes.parameters + slice.bytes.optimizer_state;
-            sum.parameters += of(&|slice| slice.bytes.parameters);
-            sum.optimizer_state += of(&|slice| slice.bytes.optimizer_state);
-            sum.gradients += of(&|slice| slice.bytes.gradients);
-            sum.communication = sum.communication.max(of(&|slice| slice.bytes.communication));
-            saved += of(&|slice| slice.saved) * in_flight;
-            // Which kinds are in use when memory is fullest may differ between the small steps; their sum grows evenly.
-            let others = match own.len() {
-                1 => of(&|slice| slice.bytes.total() - kept(slice) - slice.saved * slice.in_flight),
-                _ => of(&|slice| slice.bytes.activations - slice.saved * slice.in_flight),
-            };
-            rest = rest.max(others);
+        let of_parameters = |kind: fn(&SmallSlice) -> f64| {
+            move |small: &SmallSlice, place: usize| {
+                kind(small) * small.parameters.get(place).copied().unwrap_or_default()
+            }
+        };
+        let saved_at = |small: &SmallSlice, place: usize| small.saved.get(place).copied().unwrap_or_default();
+        let gradients_at = of_parameters(|small| small.bytes.gradients);
+        let accumulated_at = of_parameters(|small| small.accumulated);
+        let parameters = self.of_slice(slice, &of_parameters(|small| small.bytes.parameters));
+        let optimizer_state = self.of_slice(slice, &of_parameters(|small| small.bytes.optimizer_state));
+        // Messages and gathered tensors belong to no layer.
+        let period = self.few().period;
+        let communication_at =
+            |small: &SmallSlice, place| if place == period { small.bytes.communication } else { 0.0 };
+        let (mut saved, mut communication, mut missing) = (0.0, 0.0f64, 0.0);
+        let accumulates = super::small::accumulates(&self.timetable, slice);
+        for stage in self.own(slice) {
+            saved += self.of_stage(stage, &saved_at) * in_flight;
+            communication = communication.max(self.of_stage(stage, &communication_at));
+            if accumulates && !self.small(stage)[0].accumulates {
+                let [all, some] =
+                    [self.of_stage(stage, &accumulated_at), self.of_stage(stage, &gradients_at)];
+                missing += (all - some).max(0.0);
+            }
         }
-        if own.len() > 1 {
-            return Bytes { activations: (saved + rest).max(0.0), ..sum };
-        }
-        let rest = saved + rest;
-        sum.gradients = sum.gradients.min(rest);
-        sum.communication = sum.communication.min(rest - sum.gradients);
-        sum.activations = rest - sum.gradients - sum.communication;
-        sum
+        // Which kinds are in use when memory is fullest may differ between the small steps; their sum grows evenly.
+        let rest_at = |small: &SmallSlice, place: usize| {
+            let of_none = small.bytes.activations + small.bytes.communication;
+            let beside = if place == period { of_none } else { 0.0 };
+            beside + gradients_at(small, place) - saved_at(small, place) * small.in_flight
+        };
+        let rest = saved + self.of_slice(slice, &rest_at) + missing;
+        let gradients = (self.of_slice(slice, &gradients_at) + missing).min(rest);
+        let communication = communication.min(rest - gradients);
+        let activations = rest - gradients - communication;
+        Bytes { parameters, gradients, optimizer_state, activations, communication }
+    }
+}
+
+/// A figure of a slice of a small step, by place.
+type Figure<'a> = &'a dyn Fn(&SmallSlice, usize) -> f64;
+
+/// Seconds in a part, from how figures of it are unfolded.
+fn spent_of(part: Part, unfold: impl Fn(Figure) -> f64) -> Spent {
+    let of =
+        |small: &SmallSlice, place: usize| small.spent.get(&part).map_or(Spent::default(), |of| of[place]);
+    Spent {
+        compute: unfold(&|small, place| of(small, place).compute),
+        exposed: unfold(&|small, place| of(small, place).exposed),
     }
 }
 

@@ -9,7 +9,7 @@ use partita::predict::step::{AttentionKernel, Job, Software, layers_of_stages};
 use partita::{Config, Session};
 use partita_cost::Cluster;
 use partita_ir::Role;
-use partita_simulate::simulate;
+use partita_simulate::{ClassRun, MemoryKind, simulate};
 
 /// The session of a model with overrides.
 fn session(name: &str, overrides: &[&str]) -> Session {
@@ -403,4 +403,50 @@ fn the_closed_form_of_memory_is_near_that_of_whole_programs() {
             }
         }
     }
+}
+
+/// Experts that drop no token, whose rows depend on data: the closed form against whole programs.
+#[test]
+fn the_closed_form_of_experts_is_near_that_of_whole_programs() {
+    let mut wrong = Vec::new();
+    let sizes = ["model.kind='mixtral'", "model.experts=8", "model.dim=256", "model.heads=8"];
+    for (mesh, layers, microbatches, more) in [
+        ("dp=1", 4, 1, ""),
+        ("dp=1", 4, 4, ""),
+        ("dp=2", 4, 1, ""),
+        ("ep=2", 4, 1, ""),
+        ("ep=4", 4, 4, ""),
+        ("pp=2,dp=2", 4, 4, ""),
+        ("tp=2", 4, 1, ""),
+        ("fsdp=4", 4, 1, ""),
+        ("dp=4", 4, 1, "plan.\"**\"='zero2'"),
+        ("dp=2", 4, 1, "plan.\"layers.*\"='checkpoint'"),
+        ("pp=2,ep=2", 4, 4, "plan.\"layers.*\"='checkpoint'"),
+    ] {
+        let mut overrides: Vec<String> = sizes.iter().map(|item| item.to_string()).collect();
+        overrides.push(format!("mesh.shape='{mesh}'"));
+        overrides.push(format!("model.layers={layers}"));
+        overrides.push(format!("train.microbatches={microbatches}"));
+        overrides.push(format!("train.batch={}", 8 * microbatches));
+        overrides.extend(["model.sequence=256", "train.dtype=bf16"].map(str::to_string));
+        overrides.extend((!more.is_empty()).then(|| more.to_string()));
+        let session = Session::load("llama", &overrides).unwrap_or_else(|error| panic!("{error}"));
+        let set = session.lower(&session.build().unwrap()).unwrap();
+        let job = job(&session).unwrap();
+        let forecast =
+            Blocks::default().forecast(&job, &session.config().cluster, &Software::default()).unwrap();
+        // Without the scratch memory of this machine's kernels, which other devices do not need.
+        let simulation = simulate(&set, &session.config().cluster).unwrap();
+        let of_class =
+            |class: &ClassRun| class.memory.peak_bytes() - class.memory.peak[MemoryKind::Workspace as usize];
+        let whole = simulation.classes.iter().map(of_class).max().unwrap() as f64;
+        let bytes = forecast.fullest();
+        let ratio = bytes.total() / whole;
+        // Layers that are recomputed begin early to gather the rows of their experts, several at a time.
+        let least = if mesh.contains("ep") && !more.is_empty() { 0.75 } else { 0.85 };
+        if !(least..1.15).contains(&ratio) {
+            wrong.push(format!("{mesh}, {microbatches} microbatches {more}: {ratio} of {whole}: {bytes:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }

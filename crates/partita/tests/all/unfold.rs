@@ -3,6 +3,7 @@
 
 use super::session;
 use partita::Session;
+use partita::price::Price;
 
 /// A model on a mesh with so many layers and microbatches of eight rows.
 fn step(model: &str, mesh: &str, [layers, microbatches]: [usize; 2], more: &[&str]) -> Session {
@@ -99,6 +100,79 @@ fn experts() {
         "model.vocab=64",
     ];
     check("deepseek-v3", "ep=2,tp=2", &[[7, 1]], &behind);
+}
+
+/// The steps of a group of the table `tests/data/folded.txt`: seconds and bytes, and the compute of the busiest slice,
+/// which no folding may lose.
+fn compare(group: &str) {
+    let mut wrong = Vec::new();
+    for line in TABLE.lines().filter(|line| line.split_whitespace().next() == Some(group)) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, model, mesh, layers, microbatches, timetable, more @ ..] = &words[..] else {
+            panic!("`{line}`");
+        };
+        let timetable = format!("train.timetable={timetable}");
+        let more = [&[timetable.as_str()], more].concat();
+        let session = step(model, mesh, [layers.parse().unwrap(), microbatches.parse().unwrap()], &more);
+        let Price::Whole(whole) = session.price_of(&session.build().unwrap()).unwrap() else {
+            unreachable!()
+        };
+        let (_, simulation) = *whole;
+        let Price::Folded(folded) =
+            session.price_folded(None).unwrap_or_else(|error| panic!("{line}: {error}"))
+        else {
+            unreachable!()
+        };
+        let compute_s = simulation.classes.iter().map(|class| class.compute_s).fold(0.0, f64::max);
+        let bytes = simulation.classes.iter().map(|class| class.memory.arena_bytes).max().unwrap_or(0) as f64;
+        let of = |folded: f64, whole: f64| 100.0 * (folded / whole - 1.0);
+        let seconds = &folded.seconds;
+        let errors = [
+            of(seconds.step_s, simulation.step_s),
+            of(seconds.compute_s, compute_s),
+            of(folded.fullest().total(), bytes),
+        ];
+        let told = format!("{line}: {errors:.2?} % of {:.5} s, {bytes:.3e} bytes", simulation.step_s);
+        let busy_s = seconds.compute_s + seconds.exposed_s;
+        let of_time = if stages_of_slice(&session) > 1 { 5.0 } else { 2.0 };
+        let is_near = errors[0].abs() < of_time && errors[1].abs() < 0.5 && errors[2].abs() < 8.0;
+        if !is_near || busy_s > seconds.step_s {
+            wrong.push(told);
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// The stages on each slice.
+fn stages_of_slice(session: &Session) -> usize {
+    let slices = session.mesh().axis_named("pp").map_or(1, |axis| axis.size);
+    session.config().train.timetable.chunks(slices)
+}
+
+const TABLE: &str = include_str!("../data/folded.txt");
+
+/// Layers of few features, whose many short kernels make the step.
+#[test]
+fn table_of_tiny_layers() {
+    compare("tiny");
+}
+
+/// Layers of many features, whose matmuls and exchanges make it.
+#[test]
+fn table_of_wide_layers() {
+    compare("wide");
+}
+
+/// Layers with experts, some between dense ones, of which a stage may have one more than the next.
+#[test]
+fn table_of_experts() {
+    compare("experts");
+}
+
+/// Stages with different numbers of layers.
+#[test]
+fn table_of_uneven_stages() {
+    compare("uneven");
 }
 
 /// An update that is only priced moves the bytes of the real one, in as many kernels.
