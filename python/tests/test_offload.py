@@ -84,10 +84,9 @@ def test_states_are_those_of_pytorch(module):
     assert losses == pytest.approx(expected, rel=1e-5)
     for name, parameter in theirs.named_parameters():
         moments = optimizer.state[parameter]
-        # Adam divides a gradient by its size: where that is rounding, the sign of the update is arbitrary.
-        counts = moments["exp_avg"].abs() > 1e-2 * moments["exp_avg"].abs().max()
-        difference = (torch.as_tensor(tensors[name]) - parameter).abs()[counts].max()
-        assert difference <= 1e-4, f"{name}: {difference}"
+        # Adam divides a gradient by its size: where that is rounding, in any of the steps, the update is arbitrary.
+        difference = (torch.as_tensor(tensors[name]) - parameter).abs()
+        assert (difference > 1e-5).float().mean() <= 0.01 and difference.max() < 0.1 * 0.01, f"{name}: {difference.max()}"
         found = [value for key, value in tensors.items() if key.startswith("optimizer.") and key.endswith(f".{name}")]
         assert len(found) == 2
         for slot in ("exp_avg", "exp_avg_sq"):

@@ -33,11 +33,13 @@ pub fn fold_padding(graph: &Graph) -> Result<Graph> {
             let result = node.results[0];
             let is_cut = |&(reader, _): &(NodeId, usize)| undoes(graph, reader, pad, operand);
             let is_free = !is_output[result.index()] && graph.value(result).annotation.is_none();
-            if is_free && is_never_selected(windows, fill) && uses[result.index()].iter().all(is_cut) {
-                if let Some(windows) = scattered(windows, pad) {
-                    folded.insert(id, (windows.into(), operand));
-                    slices.extend(uses[result.index()].iter().map(|&(reader, _)| (reader, result)));
-                }
+            if is_free
+                && is_never_selected(windows, fill)
+                && uses[result.index()].iter().all(is_cut)
+                && let Some(windows) = scattered(windows, pad)
+            {
+                folded.insert(id, (windows.into(), operand));
+                slices.extend(uses[result.index()].iter().map(|&(reader, _)| (reader, result)));
             }
         }
     }
