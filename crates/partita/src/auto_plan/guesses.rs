@@ -24,8 +24,9 @@ const PRICED: [usize; 2] = [4, 12];
 const DOUBTFUL: usize = 8;
 /// The most of them that do not fit.
 const IN_VAIN: usize = 40;
-/// The most candidates that are priced to say what an axis for experts or long rows gains or costs.
-const TOLD: usize = 3;
+/// The axes for experts and for long rows, and the most candidates with each that are priced to say what it gains or costs;
+/// the steps of a ring take long to build.
+const TOLD: [(&str, usize); 2] = [("ep", 3), ("cp", 1)];
 /// The most ranks of such an axis then: the steps of a ring of many ranks take long to build.
 pub(super) const MOST_TOLD: usize = 8;
 /// By how much more memory their programs may need than expected.
@@ -116,8 +117,8 @@ pub(super) fn priced(session: &Session, guesses: Vec<Guess>, watch: Watch) -> Re
             false => in_vain += chosen.len(),
         }
     }
-    for axis in ["ep", "cp"] {
-        pricing.price_with(axis, &mut kin);
+    for (axis, most) in TOLD {
+        pricing.price_with(axis, most, &mut kin);
     }
     Ok(pricing.tried)
 }
@@ -200,10 +201,10 @@ impl<'a> Pricing<'a> {
         kin.iter().map(of).fold(f64::INFINITY, f64::min)
     }
 
-    /// Prices candidates with an axis until one fits and none with it promises to be faster, so that the output can say
-    /// what the axis gains or costs.
-    fn price_with(&mut self, axis: &str, kin: &mut Vec<Kin>) {
-        for _ in 0..TOLD {
+    /// Prices so many candidates with an axis at most, until one fits and none with it promises to be faster, so that the
+    /// output can say what the axis gains or costs.
+    fn price_with(&mut self, axis: &str, most: usize, kin: &mut Vec<Kin>) {
+        for _ in 0..most {
             let own = self.fitting().filter(|candidate| candidate.has(axis));
             let best_s = own.map(|candidate| candidate.step_s).fold(f64::INFINITY, f64::min);
             let with_axis = (0..kin.len()).filter(|&number| {

@@ -120,7 +120,8 @@ pub fn unfolded(session: &Session, plan: Option<&Plan>, small: &SmallSteps) -> R
     let counts = layers_of_stages(session, plan, layers, timetable.stages)?;
     let stages = timetable.stages.min(STAGES);
     let small = small.of(session, plan, stages)?;
-    let step = Unfolded { counts, timetable, small, splits: splits_backward(session)? };
+    let (slice_of, splits) = (timetable.slice_of_stage(), splits_backward(session)?);
+    let step = Unfolded { counts, timetable, slice_of, small, splits };
     let delays = step.delays(session, &slices);
     let mut tasks = Vec::new();
     let seconds = step.seconds(&delays, &mut tasks)?;
@@ -235,6 +236,8 @@ struct Unfolded {
     /// The blocks of each stage by place, and its layers.
     counts: Vec<ByPlace<f64>>,
     timetable: Timetable,
+    /// The slice of each stage.
+    slice_of: Vec<usize>,
     small: Arc<[Small; 2]>,
     /// Whether the small steps run input gradients and weight gradients apart.
     splits: bool,
@@ -314,8 +317,7 @@ impl Unfolded {
 
     /// The stages of a slice.
     fn own(&self, slice: usize) -> impl Iterator<Item = usize> {
-        let slice_of = self.timetable.slice_of_stage();
-        (0..self.counts.len()).filter(move |&stage| slice_of[stage] == slice)
+        (0..self.counts.len()).filter(move |&stage| self.slice_of[stage] == slice)
     }
 
     /// What a slice spends in a part that it has once, however many stages it has; behind its tasks, without what is left
@@ -342,7 +344,7 @@ impl Unfolded {
 
     /// Whether a task is the last one of a stage, and another stage of its slice ended before it.
     fn is_behind_another(&self, task: Task) -> bool {
-        let slice_of = self.timetable.slice_of_stage();
+        let slice_of = &self.slice_of;
         let is_last = task.microbatch + 1 == self.timetable.microbatches;
         let ends = matches!(task.kind, TaskKind::Backward | TaskKind::WeightGrad);
         is_last && ends && slice_of[task.stage + 1..].contains(&slice_of[task.stage])
@@ -398,7 +400,7 @@ impl Unfolded {
 
     /// For each stage but the last, the seconds of a microbatch on its way to the next stage, and back.
     fn delays(&self, session: &Session, slices: &[Slice]) -> Vec<[f64; 2]> {
-        let (slice_of, cluster) = (self.timetable.slice_of_stage(), &session.config().cluster);
+        let (slice_of, cluster) = (&self.slice_of, &session.config().cluster);
         let [forward, backward] = &self.few().sent;
         let seconds = |messages: &[super::small::Message], from: usize, to: usize| {
             let (from, to) = (&slices[slice_of[from]].ranks, &slices[slice_of[to]].ranks);
@@ -415,7 +417,6 @@ impl Unfolded {
     /// Runs the timetable, and writes down its tasks.
     fn seconds(&self, delays: &[[f64; 2]], tasks: &mut Vec<TaskRun>) -> Result<StepSeconds> {
         let (timetable, stages) = (&self.timetable, self.counts.len());
-        let slice_of = timetable.slice_of_stage();
         let mut slices: Vec<Running> = (0..timetable.slices.len())
             .map(|slice| {
                 let before = self.once(slice, Part::Before);
@@ -474,7 +475,7 @@ impl Unfolded {
             + self.of_layers(layers.fold(0.0, f64::max), self.few().tail_s, self.more().tail_s).max(0.0);
         let busiest = slices.iter().map(|slice| slice.busy).max_by(|a, b| a.sum().total_cmp(&b.sum()));
         let busiest = busiest.unwrap_or_default();
-        let in_flight = (0..stages).map(|stage| self.in_flight(slice_of[stage]));
+        let in_flight = (0..stages).map(|stage| self.in_flight(self.slice_of[stage]));
         Ok(StepSeconds {
             step_s,
             compute_s: busiest.compute,
@@ -486,8 +487,7 @@ impl Unfolded {
 
     /// The microbatches in flight on a slice for each of its stages.
     fn in_flight(&self, slice: usize) -> f64 {
-        let own = self.timetable.slice_of_stage().iter().filter(|&&of| of == slice).count();
-        self.timetable.peak(slice) as f64 / own.max(1) as f64
+        self.timetable.peak(slice) as f64 / self.own(slice).count().max(1) as f64
     }
 
     /// Bytes of the fullest rank of a slice.
