@@ -62,8 +62,8 @@ pub fn fold_padding(graph: &Graph) -> Result<Graph> {
     Ok(prune(rewritten))
 }
 
-/// The padding of a node's first operand: the op, what it pads, and with which number. `None` if it removes anything, or if a
-/// layout is requested for it.
+/// The padding of a node's first operand: the op, what it pads, and with which number. `None` if it removes anything, or
+/// if a layout is requested for it.
 fn padded<'a>(graph: &'a Graph, node: &Node) -> Option<(&'a Pad, ValueId, f64)> {
     let value = graph.value(*node.operands.first()?);
     let maker = graph.node(value.definition?.0);

@@ -477,11 +477,7 @@ impl Train {
 /// The section `[model]`.
 fn model(kinds: &ModelKinds, reader: &mut Reader) -> Result<Arc<dyn ModelSource>> {
     reader.section("model", |s| {
-        let kind = s.get(
-            "kind",
-            "gpt".to_string(),
-            "kind of model, such as gpt, moe-gpt or file; a wrong one lists all",
-        )?;
+        let kind = s.get("kind", "gpt".to_string(), "kind of model, such as gpt; a wrong one lists all")?;
         kinds.named(&kind)?.read(s)
     })
 }

@@ -141,9 +141,9 @@ fn narrow_bytes(dtype: DType, count: usize, blocks: &Blocks) -> usize {
     if dtype == DType::BF16 { count * piece_bytes::<half::bf16>(blocks.scores()) } else { 0 }
 }
 
-/// Bytes of workspace that [`attention`] needs for S queries, T keys and head size D. For blocks of R <=
-/// min(S, 144) queries and K <= min(T, 512) keys, in elements of the compute type: R (K + 16) scores, 2 R D
-/// of queries and output, 2 K D of keys and values, and 3 R statistics; K rounded up to 32 and D to 16. For bf16 besides R (K +
+/// Bytes of workspace that [`attention`] needs for S queries, T keys and head size D. For blocks of R <= min(S, 144)
+/// queries and K <= min(T, 512) keys, in elements of the compute type: R (K + 16) scores, 2 R D of queries and output, 2
+/// K D of keys and values, and 3 R statistics; K rounded up to 32 and D to 16. For bf16 besides R (K +
 /// 16) elements of bf16.
 pub fn attention_workspace_bytes(dtype: DType, queries: usize, keys: usize, width: usize) -> usize {
     let blocks = Blocks::new(queries, keys, forward::KEYS);

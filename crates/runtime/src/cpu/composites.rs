@@ -352,7 +352,8 @@ pub(super) fn compile(composite: &Composite, share: Share, kernel_options: Kerne
         }
         Kind::AttentionPart { mask: seen } => {
             let (queries, keys, width) = attention_sizes(&operands);
-            let bytes = kernels::attention_workspace_bytes(dtype, queries, keys, width);
+            // The result is wider than what it is computed from.
+            let bytes = kernels::attention_workspace_bytes(operands[0].dtype(), queries, keys, width);
             Kernel::new(bytes, move |memory, workspace| {
                 let (places, keys) = part_of(&operands[3], memory, keys);
                 let limits = operands.get(4).map(|limits| limits.view(memory));
@@ -368,6 +369,7 @@ pub(super) fn compile(composite: &Composite, share: Share, kernel_options: Kerne
         Kind::AttentionPartGradient { mask: seen } => {
             let (queries, keys, width) = attention_sizes(&operands);
             let group = operands[0].shape()[1].checked_div(operands[1].shape()[1]).unwrap_or(0);
+            let dtype = operands[0].dtype();
             let bytes = kernels::attention_part_backward_workspace_bytes(dtype, group, queries, keys, width);
             Kernel::new(bytes, move |memory, workspace| {
                 let (places, keys) = part_of(&operands[6], memory, keys);

@@ -169,9 +169,17 @@ multiversion! {
 }
 
 multiversion! {
-    /// `d = scale p inverse (d - mean)` by rows: the scaled gradient through a softmax with the exponentials `p`. If the means
-    /// are not complete yet, first adds this tile's part to them.
-    pub(in crate::attention) fn gradients_of_whole[C: Real](tile: &Tile<'_>, p: &[C], d: &mut [C], means: &mut [C], inverses: &[C], scale: C, complete: bool) {
+    /// `d = scale p inverse (d - mean)` by rows: the scaled gradient through a softmax with the exponentials `p`.
+    /// If the means are not complete yet, first adds this tile's part to them.
+    pub(in crate::attention) fn gradients_of_whole[C: Real](
+        tile: &Tile<'_>,
+        p: &[C],
+        d: &mut [C],
+        means: &mut [C],
+        inverses: &[C],
+        scale: C,
+        complete: bool
+    ) {
         for row in 0..tile.rows {
             let (p, d) = (&p[row * tile.pitch..], chunks(tile, row, d, C::ZERO));
             if !complete {
