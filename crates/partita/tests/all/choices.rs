@@ -106,7 +106,8 @@ fn choices_are_the_fastest_that_fit() {
         let file = folder.path().join("plan.toml");
         std::fs::write(&file, found.best.plan.to_toml()).unwrap();
         let Candidate { mesh, microbatches, activation_limit, .. } = &found.best;
-        let kept = activation_limit.map(|bytes| format!(" train.activation_limit={bytes}")).unwrap_or_default();
+        let kept =
+            activation_limit.map(|bytes| format!(" train.activation_limit={bytes}")).unwrap_or_default();
         let best = case.simulated(&format!(
             "mesh.shape={mesh} train.microbatches={microbatches} plan.sequence_parallel={} plan.file={}{kept}",
             found.best.sequence_parallel,
