@@ -55,7 +55,8 @@ pub(crate) trait NativeBackend {
     ) -> bool;
 
     /// `out[m, n] = scale * lhs[m, k] rhs[k, n]` of bf16, or, with a scale of 1, added to `out` if `accumulate`;
-    /// computes only what `band` selects. False if there is no instruction to do it, or k is too large for it; then nothing was written.
+    /// computes only what `band` selects. False if there is no instruction to do it, or k is too large for it; then nothing
+    /// was written.
     ///
     /// # Safety
     /// The matrices have these sizes, and `out` overlaps neither of the others.

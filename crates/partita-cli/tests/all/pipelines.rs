@@ -290,7 +290,7 @@ fn a_step_is_predicted_and_its_timeline_written() {
         event(&run, "simulate")["step_s"].as_f64().unwrap()
     };
     assert!(step_s(1) > 2.0 * step_s(4));
-    let told = |on: usize| place.run(&with("simulate", &["--set", &cores(on)])).err;
+    let told = |on: usize| place.run(&with("simulate", &["--set", &cores(on)])).out;
     let note = "4 ranks take turns on the cores of cluster `laptop` (cores = 1)";
     assert!(told(1).contains(note) && !told(4).contains("take turns"), "{}", told(1));
 }
