@@ -151,7 +151,7 @@ fn a_plan_with_offload_and_recomputation_is_found() {
                 fsdp=4,ep=2 with";
     assert!(reasons.iter().any(|reason| reason.starts_with(told) && reason.ends_with(&cost)), "{reasons:#?}");
     // Of one mesh nothing is said about its axes.
-    let found = session.auto_plan_over(None, &[shared.mesh.clone()], freedom, &|_| {}).unwrap();
+    let found = session.auto_plan_over(None, std::slice::from_ref(&shared.mesh), freedom, &|_| {}).unwrap();
     assert!(
         found.reasons(limit).iter().all(|reason| !reason.starts_with("ep ")),
         "{:?}",
