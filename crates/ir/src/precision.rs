@@ -264,6 +264,10 @@ fn retyped(op: &Op, graph: &Graph, operands: &[ValueId], compute: DType) -> Resu
     if let Op::DotGeneral(dot) = op {
         return Ok((DotGeneral { result_dtype: None, ..dot.clone() }.into(), false));
     }
+    // The sums of a product may have results of their own in a wider type, such as those of a ring's scores.
+    if op.precision() == Precision::Product {
+        return Ok((op.clone(), false));
+    }
     if let Op::Composite(composite) = op {
         let types: Vec<_> = operands.iter().map(|&v| graph.ty(v).clone()).collect();
         let attributes = retyped_attributes(composite, compute);

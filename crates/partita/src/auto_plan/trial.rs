@@ -57,7 +57,13 @@ pub(super) fn on_mesh(
             !is_limited && !candidate.plan.entries.iter().any(is_smaller)
         };
         let fits = found.found.iter().any(|candidate| candidate.bytes <= limit && is_plain(candidate));
-        if !fits && !found.found.is_empty() && next + 1 == counts.len() {
+        let best_s = |tried: &Tried| {
+            let fitting = tried.found.iter().filter(|candidate| candidate.bytes <= limit);
+            fitting.map(|candidate| candidate.step_s).fold(f64::INFINITY, f64::min)
+        };
+        // Where fewer microbatches fit with values computed again, and faster, more of them gain nothing.
+        let gains = best_s(&tried).is_infinite() || best_s(&found) < best_s(&tried);
+        if !fits && gains && !found.found.is_empty() && next + 1 == counts.len() {
             counts.extend(more_microbatches(session, count, freedom));
         }
         tried.join(found);

@@ -53,6 +53,18 @@ fn a_ring_of_keys_changes_nothing() {
     check("gpt", "cp=2", &[RING, "plan.layers.*=checkpoint"]);
 }
 
+#[test]
+fn a_ring_computes_in_a_narrow_type() {
+    for (name, precision) in [("llama", "bf16"), ("gpt", "f16")] {
+        let narrow = format!("train.precision={precision}");
+        let all = ["mesh.shape=cp=2", "model.dim=24", "model.heads=4", "model.layers=1", "model.sequence=8"];
+        let session = session(name, &[&all[..], &[RING, &narrow]].concat());
+        let report = session.verify(6, &session.step_runner(), &Unwatched);
+        let report = report.unwrap_or_else(|e| panic!("{name}: {e}")).report;
+        assert!(report.ok, "{name}: {:?}, first {:?}", report.worst(), report.first_diverging);
+    }
+}
+
 const ZIGZAG: &str = "plan.layers.*.attn=ring(zigzag=true)";
 
 /// Windows that end inside a shard, at its boundary and behind the next one; documents; both.
