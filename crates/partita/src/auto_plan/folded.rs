@@ -10,11 +10,12 @@ use super::{
     Freedom, SearchTime, Searched, Tried, Watch, expert_lines, is_free, offloaded, orders, storage, with,
 };
 use crate::predict::block::{Block, BlockSpec, Traced};
+use crate::predict::small::not_folded;
 use crate::predict::step::{BlockSeconds, Job, Software, forecast_from};
 use crate::predict::unfold::is_inside;
 use crate::predict::{Blocks, FEW_ROWS, MORE_ROWS};
 use crate::session::Session;
-use partita_base::{Diagnostic, Result};
+use partita_base::Result;
 use partita_mesh::Mesh;
 use partita_planner::intra::{Options, Table};
 use partita_planner::solver::Effort;
@@ -493,11 +494,6 @@ fn lines_over(
         }
     }
     Ok(layers)
-}
-
-fn not_folded() -> Box<Diagnostic> {
-    Diagnostic::new("E511", "the step cannot be folded to one layer")
-        .expected("a model of kind gpt, llama or bert")
 }
 
 /// The plan of a search on two layers.

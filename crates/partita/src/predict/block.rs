@@ -4,6 +4,7 @@
 //! A [`Block`] holds work and bytes, no seconds, so one block serves every cluster and every number of layers, stages,
 //! microbatches and data parallel ranks.
 
+use super::small::not_folded;
 use crate::execution;
 use crate::models::ModelSource;
 use partita_base::{DType, Diagnostic, Result};
@@ -178,11 +179,8 @@ impl Block {
     /// E511 for a model without repeated layers; what building and lowering refuse.
     pub fn compile(spec: &BlockSpec) -> Result<Block> {
         let layers = |count| {
-            spec.model.with_layers(count).ok_or_else(|| {
-                Diagnostic::new("E511", format!("`{}` has no repeated layers to fold", spec.model.name()))
-                    .expected("a model of kind gpt, llama or bert")
-                    .help("simulate the whole step: fewer ranks, layers and microbatches")
-            })
+            let refused = || not_folded().found(format!("`{}`", spec.model.name()));
+            spec.model.with_layers(count).ok_or_else(refused)
         };
         let one = trace(layers(1)?.as_ref(), spec)?;
         let two = trace(layers(2)?.as_ref(), spec)?;

@@ -8,9 +8,10 @@
 
 use super::Blocks;
 use super::block::{BlockSpec, Recompute};
+use super::small::not_folded;
 use super::step::{AttentionKernel, Bytes, Job, ParameterBytes, Software};
 use crate::models::ModelSource;
-use partita_base::{DType, Diagnostic, Result};
+use partita_base::{DType, Result};
 use partita_cost::Cluster;
 use partita_nn::{Optimizer, StepOptions};
 use std::sync::Arc;
@@ -152,10 +153,7 @@ fn job(
     states: f64,
     devices: usize,
 ) -> Result<Option<Job>> {
-    let [layers, _, dim] = model.stream().ok_or_else(|| {
-        Diagnostic::new("E511", format!("`{}` has no repeated layers to fold", model.name()))
-            .expected("a model of kind gpt, llama or bert")
-    })?;
+    let [layers, _, dim] = model.stream().ok_or_else(|| not_folded().found(format!("`{}`", model.name())))?;
     let (tp, dp, zero) = match strategy {
         Strategy::DataParallel => (1, devices, 0),
         Strategy::Zero(stage) => (1, devices, stage),

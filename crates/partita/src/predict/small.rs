@@ -193,10 +193,11 @@ impl Small {
     }
 }
 
-pub(super) fn not_folded() -> Box<Diagnostic> {
+/// E511: a model without repeated layers.
+pub(crate) fn not_folded() -> Box<Diagnostic> {
     Diagnostic::new("E511", "the step cannot be folded to one layer")
         .expected("a model with repeated layers: of kind gpt, llama, bert, moe-gpt, mixtral or deepseek")
-        .help("simulate the whole step: fewer ranks, layers and microbatches")
+        .help("`partita simulate` takes the whole step, with fewer ranks, layers and microbatches if it is too large")
 }
 
 /// Whether the timetable of a session runs input gradients and weight gradients apart.
