@@ -1,12 +1,12 @@
 //! What the slices of a mesh do in a step of few layers, few microbatches and at most three stages, read off the programs
 //! that would run, on a clock.
 //!
-//! The seconds of a task of the timetable are those of its instructions and of its waits for collectives among the ranks of
-//! its slice, whenever they run; waits for other slices depend on the timetable and do not count. What needs no other slice
-//! may run while the first task waits for its input: it takes seconds of its task, but ahead of all tasks. What belongs to
-//! no microbatch happens once a step, as part of the task under way, such as the norms of gradients that are ready. The
-//! first and the last microbatch differ from those between them: the first accumulates no gradients, and behind the last
-//! one gradients are exchanged.
+//! The seconds of a task of the timetable are those of its instructions and of its waits for collectives among the ranks
+//! of its slice, whenever they run; waits for other slices depend on the timetable and do not count. While the first
+//! task waits for its input, instructions of later tasks that need no other slice may run: their seconds count with
+//! their tasks, but before all of them ([`Part::Ahead`]). What belongs to no microbatch happens once a step, as part of
+//! the task under way, such as the norms of gradients that are ready. The first and the last microbatch differ from
+//! those between them: the first accumulates no gradients, and behind the last one gradients are exchanged.
 
 use super::step::Bytes;
 use crate::models::ModelSource;

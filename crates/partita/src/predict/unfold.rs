@@ -427,6 +427,8 @@ impl Unfolded {
             })
             .collect();
         let mut done: BTreeMap<(TaskKind, usize, usize), f64> = BTreeMap::new();
+        // Tasks of a stage for microbatches that are alike take as long.
+        let mut known: BTreeMap<(usize, TaskKind, usize), (Spent, f64)> = BTreeMap::new();
         loop {
             let mut advanced = false;
             for (slice, running) in slices.iter_mut().enumerate() {
@@ -445,7 +447,8 @@ impl Unfolded {
                             .map(|end| end + delays[stage][1]),
                     };
                     let Some(ready) = ready else { break };
-                    let (own, behind) = self.task(*task);
+                    let alike = (stage, task.kind, self.like(number));
+                    let (own, behind) = *known.entry(alike).or_insert_with(|| self.task(*task));
                     let begin_s = running.now.max(ready);
                     running.now = begin_s + own.sum();
                     tasks.push(TaskRun { slice, task: *task, begin_s, end_s: running.now });
