@@ -6,7 +6,7 @@
 
 use partita_base::Result;
 use partita_ir::graph_edit::{prune, push_copy, rebuild};
-use partita_ir::ops::{BroadcastInDim, Direction, Op, Pad, ReduceWindow, SelectAndScatter};
+use partita_ir::ops::{Direction, Op, Pad, ReduceWindow, SelectAndScatter};
 use partita_ir::traits::ConstantOp;
 use partita_ir::{Graph, Node, NodeId, ValueId};
 use std::collections::BTreeMap;
@@ -79,7 +79,7 @@ fn number(graph: &Graph, value: ValueId) -> Option<f64> {
         return constant.value.to_f64().first().copied().filter(|_| graph.ty(value).rank() == 0);
     }
     let maker = graph.node(graph.value(value).definition?.0);
-    let Op::BroadcastInDim(BroadcastInDim { .. }) = &maker.op else { return None };
+    let Op::BroadcastInDim(_) = &maker.op else { return None };
     number(graph, maker.operands[0]).filter(|_| graph.ty(value).rank() == 0)
 }
 

@@ -15,10 +15,6 @@ pub struct Source {
     pub saved: Option<Saved>,
 }
 
-/// The configs that a name may refer to.
-const CONFIGS: &str =
-    "a TOML file, or one of mlp, gpt, llama, bert, moe-gpt, mixtral, deepseek, wide-resnet, vit, unet, t5";
-
 /// A run whose model this program does not have, or no longer finds.
 fn of_other_program(error: Box<Diagnostic>, saved: &Saved) -> Box<Diagnostic> {
     let run = saved.path.display();
@@ -58,7 +54,8 @@ impl Source {
                 let is_missing = error.code == "E005" && !Path::new(name).exists();
                 if is_missing {
                     error.message = format!("no run and no config `{name}`");
-                    error.expected = Some(format!("the folder of a run, such as runs/gpt, {}", CONFIGS));
+                    let of_run = |others: String| format!("the folder of a run, such as runs/gpt, {others}");
+                    error.expected = error.expected.map(of_run);
                 }
                 error
             })?,
