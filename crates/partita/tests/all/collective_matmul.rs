@@ -2,6 +2,7 @@
 //! mesh, as many bytes as the collectives, and faster where the cost model says so.
 
 use crate::session;
+use partita::session::Session;
 use partita_program::{CollectiveKind, Counts, collective_matmuls, counts};
 use partita_schedule::verify::Unwatched;
 use partita_simulate::simulate;
@@ -64,23 +65,28 @@ fn a_ring_moves_one_shard_in_each_of_its_permutes() {
     }
 }
 
+/// A model with so many features and layers whose activations are sharded over nodes with one device each.
+fn slow_links(choice: &str, dim: usize, layers: usize) -> Session {
+    let own = [
+        format!("model.dim={dim}"),
+        format!("model.layers={layers}"),
+        format!("train.collective_matmul={choice}"),
+        "model.heads=16".to_string(),
+        "model.sequence=1024".to_string(),
+        "model.vocab=512".to_string(),
+        "train.batch=8".to_string(),
+        "mesh.shape=tp=4".to_string(),
+        "plan.sequence_parallel=true".to_string(),
+        "cluster.name=a100-80g:4x1".to_string(),
+    ];
+    session("gpt", &own.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
 /// Where links are slow beside the arithmetic, a step of large matmuls gains, and `auto` finds it.
 #[test]
 fn the_cost_model_finds_where_rings_pay() {
     let step_s = |choice: &str, dim: usize| {
-        let own = [
-            format!("model.dim={dim}"),
-            format!("train.collective_matmul={choice}"),
-            "model.heads=16".to_string(),
-            "model.layers=1".to_string(),
-            "model.sequence=1024".to_string(),
-            "model.vocab=512".to_string(),
-            "train.batch=8".to_string(),
-            "mesh.shape=tp=4".to_string(),
-            "plan.sequence_parallel=true".to_string(),
-            "cluster.name=a100-80g:4x1".to_string(),
-        ];
-        let session = session("gpt", &own.iter().map(String::as_str).collect::<Vec<_>>());
+        let session = slow_links(choice, dim, 1);
         let set = session.lower(&session.build().unwrap()).unwrap();
         let permutes = counts(&set, 0).forward.of(CollectiveKind::CollectivePermute).logical;
         (simulate(&set, &session.config().cluster).unwrap().step_s, permutes)
@@ -93,19 +99,7 @@ fn the_cost_model_finds_where_rings_pay() {
 #[test]
 fn a_note_says_which_rings_pay() {
     for (dim, pays) in [(4096, true), (64, false)] {
-        let own = [
-            format!("model.dim={dim}"),
-            "train.collective_matmul=auto".to_string(),
-            "model.heads=16".to_string(),
-            "model.layers=2".to_string(),
-            "model.sequence=1024".to_string(),
-            "model.vocab=512".to_string(),
-            "train.batch=8".to_string(),
-            "mesh.shape=tp=4".to_string(),
-            "plan.sequence_parallel=true".to_string(),
-            "cluster.name=a100-80g:4x1".to_string(),
-        ];
-        let session = session("gpt", &own.iter().map(String::as_str).collect::<Vec<_>>());
+        let session = slow_links("auto", dim, 2);
         let (model, built) = (session.model().unwrap(), session.build().unwrap());
         let priced =
             collective_matmuls(&built.stages[0].classes, &session.lower_options(), session.cpu()).unwrap();
