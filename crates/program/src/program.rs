@@ -366,13 +366,27 @@ impl Program {
         &self.regions[id.index()]
     }
 
-    /// Work of a compute instruction: that of its region, where an element that a view repeats is read once.
+    /// Work of a compute instruction: that of its region, where an element that a view repeats is read once. An op that
+    /// changes a part of an operand in its memory writes as much as it reads of the others.
     pub fn cost(&self, compute: &Compute) -> Cost {
         let region = self.region(compute.region);
-        let sizes = compute.inputs.iter().map(|view| self.read_bytes(view));
-        let read: usize = sizes.sum();
-        let written: usize = region.graph.outputs.iter().map(|&value| region.graph.ty(value).bytes()).sum();
+        let changed = self.changed_in_place(compute);
+        let inputs = compute.inputs.iter().enumerate().filter(|(input, _)| Some(*input) != changed);
+        let read: usize = inputs.map(|(_, view)| self.read_bytes(view)).sum();
+        let all = || region.graph.outputs.iter().map(|&value| region.graph.ty(value).bytes()).sum();
+        let written: usize = if changed.is_some() { read } else { all() };
         Cost { bytes: (read + written) as f64, ..region.cost() }
+    }
+
+    /// The input of which an op such as `dynamic_update_slice` changes a part, if its result has the same memory.
+    fn changed_in_place(&self, compute: &Compute) -> Option<usize> {
+        let region = self.region(compute.region);
+        region.single().filter(|node| !node.op.overwrites().is_empty())?;
+        let place = |buffer: BufferId| self.buffer(buffer).offset_bytes;
+        let is_same = |&&(input, output): &&(usize, usize)| {
+            place(compute.inputs[input].buffer) == place(compute.outputs[output])
+        };
+        region.overwrites.iter().find(is_same).map(|&(input, _)| input)
     }
 
     /// Bytes of the elements that a view reads, each once.
