@@ -51,9 +51,17 @@ pub struct Situation<'a> {
 /// Most combinations to try. Beyond this number, the remaining axes keep their first use.
 const MOST_COMBINATIONS: usize = 1024;
 
-/// The cheapest assignment. `fetch_s(operand, required)` is the time in seconds to reshard an
-/// operand.
-pub fn assign(situation: &Situation, fetch_s: &mut dyn FnMut(usize, &Sharding) -> f64) -> Assignment {
+/// What it takes to reshard the tensors of an op.
+pub trait Reshards {
+    /// Seconds from the layouts in which an operand is held to the one that the op requires.
+    fn fetch_s(&mut self, operand: usize, required: &Sharding) -> f64;
+
+    /// Seconds from the layout in which the op produces a result to its propagated one.
+    fn settle_s(&mut self, result: usize, produced: &Sharding) -> f64;
+}
+
+/// The cheapest assignment.
+pub fn assign(situation: &Situation, reshards: &mut dyn Reshards) -> Assignment {
     let (axes, references) = axes_in_sight(situation);
     let uses: Vec<(AxisRef, Vec<AxisUse>)> =
         axes.into_iter().map(|axis| (axis, uses_in_sight(situation, axis, &references))).collect();
@@ -71,17 +79,23 @@ pub fn assign(situation: &Situation, fetch_s: &mut dyn FnMut(usize, &Sharding) -
     // because its layout says that work should come to the shards. (A sharding constraint requests
     // a gather at each use.)
     let mut best: Option<(usize, f64, Assignment)> = None;
+    let work = work(situation.graph, situation.node);
     for strategy in combinations(situation.rule, &tried, &references) {
         let repeats = |(axis, options): &&(AxisRef, Vec<AxisUse>)| {
             strategy.leaves_unused(*axis) && options.iter().any(|o| matches!(o, AxisUse::Factor(_)))
         };
         let repeated: usize = uses.iter().filter(repeats).map(|(axis, _)| axis.size).product();
-        if best.as_ref().is_some_and(|(least, _, _)| repeated > *least) {
+        let own_s = share_s(&situation.cluster.device, work, strategy.ways());
+        // Whatever its operands and results take, it is no better.
+        let is_beaten = |(least, least_s, _): &(usize, f64, Assignment)| {
+            repeated > *least || repeated == *least && own_s >= least_s * (1.0 - 1e-9)
+        };
+        if best.as_ref().is_some_and(is_beaten) {
             continue;
         }
         let Some(assignment) = layouts_of(situation, &strategy) else { continue };
         let repeated = repeated * uprooted(situation, &assignment);
-        let seconds = price_s(situation, &assignment, fetch_s);
+        let seconds = own_s + moves_s(situation, &assignment, reshards);
         let better = |(least, least_s, _): &(usize, f64, Assignment)| {
             repeated < *least || seconds < least_s * (1.0 - 1e-9)
         };
@@ -311,31 +325,21 @@ fn consistent(situation: &Situation, required: &[Sharding], produced: &[Sharding
     Some(())
 }
 
-/// Seconds of an op under an assignment: resharding operands, its own work, and resharding results
-/// to their propagated layouts.
-pub fn price_s(
-    situation: &Situation,
-    assignment: &Assignment,
-    fetch_s: &mut dyn FnMut(usize, &Sharding) -> f64,
-) -> f64 {
+/// Seconds of what an op exchanges under an assignment: halos, operands in other layouts, and results on their way to their
+/// propagated layouts.
+fn moves_s(situation: &Situation, assignment: &Assignment, reshards: &mut dyn Reshards) -> f64 {
     let Situation { graph, node, rule, mesh, cluster, .. } = situation;
-    let ways: usize = assignment.factors.iter().flatten().map(|a| a.size).product();
-    let mut seconds = op_s(&cluster.device, graph, node, ways.max(1));
-    seconds += halo_s(cluster, mesh, graph, node, rule, &assignment.required);
+    let mut seconds = halo_s(cluster, mesh, graph, node, rule, &assignment.required);
     let operands = &node.operands;
     for (operand, required) in assignment.required.iter().enumerate() {
         let fetched = (0..operand)
             .any(|other| operands[other] == operands[operand] && assignment.required[other] == *required);
         if !fetched {
-            seconds += fetch_s(operand, required);
+            seconds += reshards.fetch_s(operand, required);
         }
     }
-    for ((&result, produced), wanted) in node.results.iter().zip(&assignment.produced).zip(&situation.wanted)
-    {
-        let ty = graph.ty(result);
-        seconds += cluster.reshard_cost(mesh, &ty.shape, ty.dtype.size_bytes()).reshard_s(produced, wanted);
-    }
-    seconds
+    let settle_s = |(result, produced): (usize, &Sharding)| reshards.settle_s(result, produced);
+    seconds + assignment.produced.iter().enumerate().map(settle_s).sum::<f64>()
 }
 
 /// Seconds in which the ranks that share windows exchange halos, with the operands in these layouts.
@@ -370,12 +374,22 @@ pub fn halo_s(
     seconds
 }
 
+/// The work of an op, in the type of its first tensor; none for an op without tensors.
+fn work(graph: &Graph, node: &Node) -> Option<Work> {
+    let cost = node.op.cost(&graph.operand_types(node), &graph.result_types(node));
+    let first = node.operands.iter().chain(&node.results).next();
+    first.map(|&value| Work { flops: cost.flops, bytes: cost.bytes, dtype: graph.ty(value).dtype })
+}
+
+/// Seconds of some work on each of `ways` devices that share it.
+fn share_s(device: &Device, work: Option<Work>, ways: usize) -> f64 {
+    let share = 1.0 / ways.max(1) as f64;
+    work.map_or(0.0, |Work { flops, bytes, dtype }| {
+        device.op_s(&Work { flops: flops * share, bytes: bytes * share, dtype })
+    })
+}
+
 /// Seconds of an op on each of `ways` devices that share its work.
 pub fn op_s(device: &Device, graph: &Graph, node: &Node, ways: usize) -> f64 {
-    let cost = node.op.cost(&graph.operand_types(node), &graph.result_types(node));
-    let dtype = node.operands.iter().chain(&node.results).map(|&value| graph.ty(value).dtype).next();
-    let share = 1.0 / ways as f64;
-    dtype.map_or(0.0, |dtype| {
-        device.op_s(&Work { flops: cost.flops * share, bytes: cost.bytes * share, dtype })
-    })
+    share_s(device, work(graph, node), ways)
 }

@@ -8,6 +8,7 @@
 
 mod context;
 mod fetch;
+mod routes;
 mod shards;
 mod steps;
 
@@ -16,12 +17,14 @@ use crate::partition::{Move, Options, Placement};
 use crate::propagate::{Layouts, over_manual_axes};
 use crate::units::Units;
 use context::NodeContext;
+use fetch::NodeReshards;
 use partita_base::{DType, Diagnostic, Result};
 use partita_cost::Cluster;
 use partita_ir::{
-    Graph, GraphBuilder, HaloPiece, NodeId, Op, Operation, Phase, Role, Rule, TensorType, ValueId,
+    Graph, GraphBuilder, HaloPiece, Node, NodeId, Op, Operation, Phase, Role, Rule, TensorType, ValueId,
 };
-use partita_mesh::{AxisList, Mesh, Sharding};
+use partita_mesh::{AxisList, LinkCost, Mesh, Sharding};
+use routes::Routes;
 use shards::{ShardTable, Shards};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -66,7 +69,7 @@ impl Emitted {
         let seconds = |moved: &Move| {
             let ty = graph.ty(moved.value);
             let cost = cluster.reshard_cost(mesh, &ty.shape, ty.dtype.size_bytes());
-            cost.reshard_s(&moved.before, &moved.step.after)
+            cost.step_s(&moved.before, &moved.step)
         };
         self.moves.iter().map(seconds).sum()
     }
@@ -130,7 +133,7 @@ pub struct Emitter<'a> {
     moves: Vec<Move>,
     /// The node being emitted; `None` before the first and after the last.
     current: Option<NodeId>,
-    prices: BTreeMap<(Vec<usize>, usize, Sharding, Sharding), f64>,
+    routes: Routes,
     #[cfg(feature = "testing")]
     break_rule_at: Option<String>,
     fixed: &'a BTreeMap<String, Vec<AxisList>>,
@@ -188,7 +191,7 @@ impl<'a> Emitter<'a> {
             placements: Vec::new(),
             moves: Vec::new(),
             current: None,
-            prices: BTreeMap::new(),
+            routes: Routes::default(),
             #[cfg(feature = "testing")]
             break_rule_at: options.break_rule_at.clone(),
             fixed: &options.fixed,
@@ -417,7 +420,7 @@ impl<'a> Emitter<'a> {
                     .found(format!("{factors:?}"))
             });
         }
-        Ok(assign(&situation, &mut |operand, required| self.fetch_s(node.operands[operand], required, span)))
+        Ok(assign(&situation, &mut NodeReshards { emitter: self, node, span }))
     }
 
     /// An identity: the result is the operand in the requested layout.
@@ -557,7 +560,7 @@ pub(crate) fn same_structure(locals: &[Graph]) -> Result<()> {
     Ok(())
 }
 
-fn place_of(node: &partita_ir::Node) -> Place {
+fn place_of(node: &Node) -> Place {
     Place {
         path: node.path.clone(),
         phase: node.phase,

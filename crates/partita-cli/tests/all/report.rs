@@ -111,7 +111,7 @@ fn a_large_step_is_shown_by_slices_beside_a_small_one() {
     let cells = section(&report, "Mesh")["cells"].as_array().unwrap();
     assert_eq!(cells.iter().map(count).sum::<usize>(), 16_384);
     let rows = section(&report, "Small step")["rows"].as_array().unwrap();
-    assert_eq!(rows[0], serde_json::json!(["layers", "126", "6"]));
+    assert_eq!(rows[0], serde_json::json!(["layers", "126", "5"]));
     let causes = section(&report, "Small step: parameters")["rows"].as_array().unwrap();
     assert!(
         causes.iter().any(|row| row[0] == "layers.0.mlp.up_proj.weight" && row[2] == "[{tp}, {}]"),

@@ -94,7 +94,7 @@ pub(super) type Message = (usize, usize, usize);
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Small {
     /// Layers of each stage.
-    pub layers: usize,
+    pub layers: Vec<usize>,
     /// The blocks that repeat together as one layer.
     pub period: usize,
     /// The slices, each with one stage.
@@ -120,16 +120,17 @@ pub(crate) struct SmallStep {
 }
 
 impl SmallStep {
-    /// The step of a session with `layers` layers on each of `stages` stages and at most three microbatches. A plan is that
-    /// of the whole model; none is the plan of the session.
+    /// The step of a session with so many layers on each stage and at most three microbatches. A plan is that of the whole
+    /// model; none is the plan of the session.
     ///
     /// # Errors
     /// E511 for a model without repeated layers; what building, lowering and simulating refuse.
-    pub fn of(session: &Session, plan: Option<&Plan>, stages: usize, layers: usize) -> Result<SmallStep> {
+    pub fn of(session: &Session, plan: Option<&Plan>, layers: &[usize]) -> Result<SmallStep> {
+        let stages = layers.len();
         let train = &session.config().train;
         let microbatches = train.microbatches.clamp(1, MICROBATCHES);
         let rows = train.batch / train.microbatches.max(1) * microbatches;
-        let source = session.config().model.with_layers(layers * stages).ok_or_else(not_folded)?;
+        let source = session.config().model.with_layers(layers.iter().sum()).ok_or_else(not_folded)?;
         let mut mesh = session.mesh().clone();
         let cluster = session.config().cluster.resized(&mesh, PIPELINE_AXIS, stages);
         mesh.axes.iter_mut().filter(|axis| axis.name == PIPELINE_AXIS).for_each(|axis| axis.size = stages);
@@ -143,7 +144,7 @@ impl SmallStep {
             None => small.plan(&model)?,
         };
         let blocks = Blocks { names: repeated_blocks(&model.forward), before, period };
-        let built = small.built_under(&model, &staged(&plan, &blocks, stages)?)?;
+        let built = small.built_under(&model, &staged(&plan, &blocks, layers)?)?;
         let set = small.lower(&built)?;
         let simulation = simulate(&set, &small.config().cluster)?;
         Ok(SmallStep { session: small, blocks, built, set, simulation })
@@ -152,11 +153,11 @@ impl SmallStep {
 
 impl Small {
     /// What the slices of the small step do; the arguments and errors are those of [`SmallStep::of`].
-    pub fn of(session: &Session, plan: Option<&Plan>, stages: usize, layers: usize) -> Result<Small> {
+    pub fn of(session: &Session, plan: Option<&Plan>, layers: &[usize]) -> Result<Small> {
         let SmallStep { session: small, blocks, built, set, simulation } =
-            SmallStep::of(session, plan, stages, layers)?;
+            SmallStep::of(session, plan, layers)?;
         let microbatches = small.config().train.microbatches;
-        let timetable = small.config().train.timetable.timetable(stages, microbatches)?;
+        let timetable = small.config().train.timetable.timetable(layers.len(), microbatches)?;
         let slice = |(number, stage): (usize, &partita_schedule::Stage)| {
             let own = set.programs.iter().zip(&simulation.classes);
             let own: Vec<(&Program, &ClassRun)> =
@@ -184,7 +185,7 @@ impl Small {
         let slices: Vec<SmallSlice> = built.stages.iter().enumerate().map(slice).collect();
         let tasks_end_s = slices.iter().map(|slice| slice.tasks_end_s).fold(0.0, f64::max);
         Ok(Small {
-            layers,
+            layers: layers.to_vec(),
             period: blocks.period,
             slices,
             tail_s: simulation.step_s - tasks_end_s,
@@ -235,17 +236,16 @@ pub(super) fn period_and_before(model: &Arc<dyn ModelSource>) -> Result<[usize; 
     Ok([period, one - period.min(one)])
 }
 
-/// The plan with equal stages in place of its own.
-fn staged(plan: &Plan, blocks: &Blocks, stages: usize) -> Result<Plan> {
+/// The plan with stages of so many layers in place of its own.
+fn staged(plan: &Plan, blocks: &Blocks, layers: &[usize]) -> Result<Plan> {
     let is_split = |primitive: &Primitive| matches!(primitive, Primitive::PipelineSplit { .. });
     let kept = plan.entries.iter().filter(|entry| !is_split(&entry.primitive)).cloned();
     let mut plan = Plan { entries: kept.collect() };
-    let Blocks { names: blocks, before, .. } = blocks;
     // Layers before those that repeat are on the first stage.
-    let before = blocks.len() - (blocks.len() - before) / stages * stages;
-    for stage in 1..stages {
-        let last = before + (blocks.len() - before) * stage / stages;
-        let last = last.checked_sub(1).and_then(|last| blocks.get(last)).ok_or_else(not_folded)?;
+    let mut end = blocks.before;
+    for layers in &layers[..layers.len() - 1] {
+        end += layers * blocks.period;
+        let last = end.checked_sub(1).and_then(|last| blocks.names.get(last)).ok_or_else(not_folded)?;
         plan.push(last, Primitive::PipelineSplit { mesh: None, ranks: Vec::new() }, "folded");
     }
     Ok(plan)

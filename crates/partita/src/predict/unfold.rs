@@ -94,15 +94,15 @@ pub struct LargeStep {
     pub tasks: Vec<TaskRun>,
 }
 
-/// The stages and the layers on each of them of the smaller one of the steps by which a session's step is predicted.
+/// The layers on each stage of the smaller one of the steps by which a session's step is predicted.
 ///
 /// # Errors
 /// E463 for a timetable of other numbers than the session's.
-pub fn small_size(session: &Session) -> Result<(usize, usize)> {
+pub fn small_size(session: &Session) -> Result<Vec<usize>> {
     let slices = session.mesh().slices(PIPELINE_AXIS).len();
     let train = &session.config().train;
     let stages = timetable(&train.timetable, slices, train.microbatches)?.stages.min(STAGES);
-    Ok((stages, few_layers(stages)))
+    Ok(few_layers(stages))
 }
 
 /// As [`forecast_with`], with the tasks of the timetable.
@@ -151,21 +151,27 @@ fn timetable(order: &Order, slices: usize, microbatches: usize) -> Result<Timeta
     }
 }
 
-/// The layers on each stage of the smaller one of the small steps. A layer hides the gathers of the next one, and norms of
-/// gradients are taken while the next two are on their way, so a stage needs two of them; and with too few, memory is
-/// fullest in another part of the step than with many.
-fn few_layers(stages: usize) -> usize {
-    if stages == 1 { 3 } else { 2 }
+/// The layers on each stage of the smaller one of the small steps; the larger one has one more on each. A layer hides the
+/// gathers of the next one, and norms of gradients are taken while the next two are on their way, so a stage needs two of
+/// them; and with too few, memory is fullest in another part of the step than with many. On the last one of three stages the
+/// head and the loss take the place of one.
+fn few_layers(stages: usize) -> Vec<usize> {
+    match stages {
+        1 => vec![3],
+        2 => vec![2, 2],
+        _ => vec![2, 2, 1],
+    }
 }
 
 /// The small steps, on two cores.
 fn few_and_more(session: &Session, plan: Option<&Plan>, stages: usize) -> Result<[Small; 2]> {
     let few = few_layers(stages);
+    let more: Vec<usize> = few.iter().map(|layers| layers + 1).collect();
     let session = session.clone().in_this_process().only_priced();
-    let small = |layers: usize| Small::of(&session, plan, stages, layers);
+    let small = |layers: &[usize]| Small::of(&session, plan, layers);
     let (few, more) = std::thread::scope(|scope| {
-        let other = scope.spawn(|| small(few));
-        let more = small(few + 1);
+        let other = scope.spawn(|| small(&few));
+        let more = small(&more);
         (other.join(), more)
     });
     match few {
@@ -252,29 +258,30 @@ impl Unfolded {
         &self.small[1]
     }
 
-    /// The slices of the small steps that do what a stage does.
-    fn small(&self, stage: usize) -> [&SmallSlice; 2] {
+    /// The stage of the small steps that a stage is like.
+    fn like_of(&self, stage: usize) -> usize {
         let last = self.few().slices.len() - 1;
-        let like = match stage {
+        match stage {
             0 => 0,
             stage if stage + 1 == self.counts.len() => last,
             _ => 1.min(last),
-        };
-        [&self.few().slices[like], &self.more().slices[like]]
+        }
     }
 
-    /// A figure of so many layers, from that of the two small steps, which grows by equal amounts.
-    fn of_layers(&self, layers: f64, few: f64, more: f64) -> f64 {
-        let beyond = layers - self.few().layers as f64;
-        let between = (self.more().layers - self.few().layers) as f64;
+    /// A figure of so many layers, from that of one stage of the two small steps, which grows by equal amounts.
+    fn of_layers(&self, like: usize, layers: f64, few: f64, more: f64) -> f64 {
+        let beyond = layers - self.few().layers[like] as f64;
+        let between = (self.more().layers[like] - self.few().layers[like]) as f64;
         few + (more - few) * beyond / between
     }
 
     /// A figure by place of a stage like this one with so many blocks.
     fn like_stage(&self, stage: usize, counts: &[f64], figure: Figure) -> f64 {
-        let [few, more] = self.small(stage);
-        let of =
-            |(place, &count): (usize, &f64)| self.of_layers(count, figure(few, place), figure(more, place));
+        let like = self.like_of(stage);
+        let [few, more] = [self.few(), self.more()].map(|small| &small.slices[like]);
+        let of = |(place, &count): (usize, &f64)| {
+            self.of_layers(like, count, figure(few, place), figure(more, place))
+        };
         counts.iter().enumerate().map(of).sum::<f64>().max(0.0)
     }
 
@@ -474,8 +481,10 @@ impl Unfolded {
             running.busy = running.busy.plus(self.once(slice, Part::After));
         }
         let layers = (0..slices.len()).map(|slice| self.own(slice).map(|stage| self.layers(stage)).sum());
-        let step_s = end_s
-            + self.of_layers(layers.fold(0.0, f64::max), self.few().tail_s, self.more().tail_s).max(0.0);
+        let layers = layers.fold(0.0, f64::max);
+        // The stage with most layers ends last.
+        let tail_s = self.of_layers(self.like_of(1), layers, self.few().tail_s, self.more().tail_s).max(0.0);
+        let step_s = end_s + tail_s;
         let busiest = slices.iter().map(|slice| slice.busy).max_by(|a, b| a.sum().total_cmp(&b.sum()));
         let busiest = busiest.unwrap_or_default();
         let in_flight = (0..stages).map(|stage| self.in_flight(self.slice_of[stage]));
@@ -515,7 +524,7 @@ impl Unfolded {
         for stage in self.own(slice) {
             saved += self.of_stage(stage, &saved_at) * in_flight;
             communication = communication.max(self.of_stage(stage, &communication_at));
-            if accumulates && !self.small(stage)[0].accumulates {
+            if accumulates && !self.few().slices[self.like_of(stage)].accumulates {
                 let [all, some] =
                     [self.of_stage(stage, &accumulated_at), self.of_stage(stage, &gradients_at)];
                 missing += (all - some).max(0.0);

@@ -34,8 +34,9 @@ pub fn is_large(session: &Session) -> bool {
 pub fn report(session: &Session, measured: &Measured) -> Result<Report> {
     let plan = session.searched_folded_plan()?;
     let large = unfold::unfolded(session, plan.as_ref(), &SmallSteps::default())?;
-    let (stages, layers) = unfold::small_size(session)?;
-    let small = SmallStep::of(&session.clone().in_this_process(), plan.as_ref(), stages, layers)?;
+    let layers = unfold::small_size(session)?;
+    let small = SmallStep::of(&session.clone().in_this_process(), plan.as_ref(), &layers)?;
+    let (stages, layers): (usize, usize) = (layers.len(), layers.iter().sum());
     let mut report =
         Report { title: super::title(session, measured), facts: facts(session, &large), ..Report::default() };
     let figures = (large.forecast.seconds.step_s, large.forecast.fullest().total() as u64);
@@ -61,16 +62,12 @@ pub fn report(session: &Session, measured: &Measured) -> Result<Report> {
     let about = format!(
         "The step above is predicted from the programs of small ones like it. The sections below show one of them whole: \
          {}, {}, {}.",
-        counted(stages * layers, "layer"),
+        counted(layers, "layer"),
         counted(stages, "stage"),
         counted(train.microbatches, "microbatch")
     );
     let rows = vec![
-        vec![
-            "layers".to_string(),
-            format!("{}", large.layers.iter().sum::<f64>()),
-            (stages * layers).to_string(),
-        ],
+        vec!["layers".to_string(), format!("{}", large.layers.iter().sum::<f64>()), layers.to_string()],
         vec!["stages".to_string(), large.layers.len().to_string(), stages.to_string()],
         vec![
             "microbatches".to_string(),

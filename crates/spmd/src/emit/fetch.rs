@@ -2,10 +2,29 @@
 //! reshard.
 
 use super::{Emitter, Held, Place, Span, Stop, place_of, span_of};
+use crate::assign::Reshards;
 use crate::partition::Move;
 use partita_ir::ops::{BroadcastInDim, Constant};
-use partita_ir::{Op, Phase, Role, ValueId};
+use partita_ir::{Node, Op, Phase, Role, ValueId};
 use partita_mesh::{Sharding, Step};
+
+/// The reshards around one node.
+pub(super) struct NodeReshards<'a, 'b> {
+    pub emitter: &'b mut Emitter<'a>,
+    pub node: &'a Node,
+    pub span: Span,
+}
+
+impl Reshards for NodeReshards<'_, '_> {
+    fn fetch_s(&mut self, operand: usize, required: &Sharding) -> f64 {
+        self.emitter.fetch_s(self.node.operands[operand], required, self.span)
+    }
+
+    fn settle_s(&mut self, result: usize, produced: &Sharding) -> f64 {
+        let (result, layouts) = (self.node.results[result], self.emitter.layouts);
+        self.emitter.reshard_s(result, produced, layouts.sharding(result))
+    }
+}
 
 impl Emitter<'_> {
     pub(super) fn hold(&mut self, value: ValueId, sharding: Sharding, local: ValueId, only: Option<Span>) {
@@ -32,8 +51,10 @@ impl Emitter<'_> {
             // A partial value is completed in its propagated layout, where later readers find it.
             let via = (held.sharding.is_partial() && !required.is_partial()).then(|| wanted.clone());
             let seconds = match &via {
-                Some(via) => self.price(value, &held.sharding, via) + self.price(value, via, required),
-                None => self.price(value, &held.sharding, required),
+                Some(via) => {
+                    self.reshard_s(value, &held.sharding, via) + self.reshard_s(value, via, required)
+                }
+                None => self.reshard_s(value, &held.sharding, required),
             };
             if best.as_ref().is_none_or(|b| seconds < b.2) {
                 best = Some((index, via, seconds));
@@ -42,19 +63,12 @@ impl Emitter<'_> {
         best.expect("the main layout is always usable")
     }
 
-    fn price(&mut self, value: ValueId, from: &Sharding, to: &Sharding) -> f64 {
+    /// Seconds from one layout of a value to another.
+    fn reshard_s(&mut self, value: ValueId, from: &Sharding, to: &Sharding) -> f64 {
         if from == to {
             return 0.0;
         }
-        let ty = self.graph.ty(value);
-        let bytes = ty.dtype.size_bytes();
-        let key = (ty.shape.clone(), bytes, from.clone(), to.clone());
-        if let Some(&price) = self.prices.get(&key) {
-            return price;
-        }
-        let price = self.cluster.reshard_cost(self.mesh, &ty.shape, bytes).reshard_s(from, to);
-        self.prices.insert(key, price);
-        price
+        self.routes.of(self.cluster, self.mesh, self.graph.ty(value), [from, to]).seconds
     }
 
     pub(super) fn fetch_s(&mut self, value: ValueId, required: &Sharding, span: Span) -> f64 {
@@ -171,12 +185,12 @@ impl Emitter<'_> {
         let mut before = start.sharding;
         let mut local = start.local;
         let mut gathered = start.only.is_some();
-        for step in self.cluster.reshard_cost(self.mesh, &ty.shape, ty.dtype.size_bytes()).steps(&before, to)
-        {
+        let route = self.routes.of(self.cluster, self.mesh, &ty, [&before, to]);
+        for step in &route.steps {
             gathered |= matches!(step.step, Step::AllGather { .. });
-            local = self.emit_step(&before, &step, &ty, local)?;
+            local = self.emit_step(&before, step, &ty, local)?;
             let after = step.after.clone();
-            let (to, reader) = (to.clone(), self.current);
+            let (step, to, reader) = (step.clone(), to.clone(), self.current);
             self.moves.push(Move { value, local, before, step, to, reader });
             before = after;
         }
