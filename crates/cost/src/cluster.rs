@@ -1,7 +1,9 @@
-//! Clusters: equal devices and the levels of links between them.
+//! Clusters: devices and the levels of links between them.
 
 use crate::links::{Collective, Link, Ring};
+use crate::mixed::Others;
 use crate::roofline::Device;
+use crate::sharing::Flows;
 use partita_base::{Diagnostic, Result};
 use partita_mesh::{AxisRef, Mesh};
 use std::collections::BTreeMap;
@@ -13,6 +15,9 @@ pub struct Level {
     pub ranks: Option<usize>,
     /// The links.
     pub link: Link,
+    /// The number of links that each block of the level below, such as a node, has to the others; none if each rank has one
+    /// of its own.
+    pub links: Option<usize>,
 }
 
 /// The hardware that a program runs on. Rank n runs on device n.
@@ -20,8 +25,10 @@ pub struct Level {
 pub struct Cluster {
     /// Its name: that of a ready cluster, or a file.
     pub name: String,
-    /// Each of its devices.
+    /// Each of its devices, but those of `others`.
     pub device: Device,
+    /// The ranks that have other devices, ascending by their first ranks.
+    pub others: Vec<Others>,
     /// The levels of its links, from the nearest ranks on; the ranks of each level are a multiple
     /// of those of the one before.
     pub levels: Vec<Level>,
@@ -39,50 +46,67 @@ impl Cluster {
     pub fn shared_by(&self, ranks: usize) -> Cluster {
         let (mut cluster, slowdown) = (self.clone(), self.slowdown(ranks));
         cluster.cores = None;
-        cluster.device.flops_per_s /= slowdown;
-        cluster.device.flops_per_s_by_type.values_mut().for_each(|rate| *rate /= slowdown);
-        cluster.device.memory_bytes_per_s /= slowdown;
+        for device in
+            [&mut cluster.device].into_iter().chain(cluster.others.iter_mut().map(|o| &mut o.device))
+        {
+            device.flops_per_s /= slowdown;
+            device.flops_per_s_by_type.values_mut().for_each(|rate| *rate /= slowdown);
+            device.memory_bytes_per_s /= slowdown;
+        }
         cluster
     }
 
-    /// Rejects impossible figures: E470 for a rate, latency, size or efficiency, E471 for levels.
+    /// Rejects impossible figures: E470 for a rate, latency, size or efficiency, E471 for levels and the ranks of others.
     pub fn check(&self) -> Result<()> {
-        let device = &self.device;
-        let above_zero = |value: f64| value > 0.0 && value.is_finite();
-        let figure = |key: &str, value: f64, expected: &str| {
-            Diagnostic::new("E470", format!("`{key}` of the cluster is out of range"))
-                .at(format!("cluster `{}`", self.name))
-                .expected(expected)
-                .found(value.to_string())
-        };
-        let rates = [
-            ("flops_per_s", device.flops_per_s),
-            ("memory_bytes_per_s", device.memory_bytes_per_s),
-            ("host_bytes_per_s", device.host_bytes_per_s),
-        ];
-        let by_type = device.flops_per_s_by_type.values().map(|&rate| ("flops_per_s_by_type", rate));
-        let of_links = self.levels.iter().map(|level| ("bytes_per_s", level.link.bytes_per_s));
-        for (key, rate) in rates.into_iter().chain(by_type).chain(of_links) {
-            if !above_zero(rate) {
-                return Err(figure(key, rate, "a finite number above 0"));
-            }
-        }
-        for level in &self.levels {
-            let latency_s = level.link.latency_s;
-            if !(latency_s >= 0.0 && latency_s.is_finite()) {
-                return Err(figure("latency_s", latency_s, "a finite number of at least 0"));
-            }
-        }
-        if !(0.0..=1.0).contains(&device.overlap) {
-            return Err(figure("overlap", device.overlap, "a number from 0 to 1"));
-        }
-        if device.memory_bytes == 0 {
-            return Err(figure("memory_bytes", 0.0, "at least 1"));
+        self.check_device(&self.device)?;
+        self.levels.iter().try_for_each(|level| self.check_link(&level.link))?;
+        if self.levels.iter().any(|level| level.links == Some(0)) {
+            return Err(self.out_of_range("links", 0.0, "at least 1 link of each block to the others"));
         }
         if self.cores == Some(0) {
-            return Err(figure("cores", 0.0, "at least 1"));
+            return Err(self.out_of_range("cores", 0.0, "at least 1"));
         }
-        self.check_levels()
+        self.check_levels()?;
+        self.check_others()
+    }
+
+    fn out_of_range(&self, key: &str, value: f64, expected: &str) -> Box<Diagnostic> {
+        Diagnostic::new("E470", format!("`{key}` of the cluster is out of range"))
+            .at(format!("cluster `{}`", self.name))
+            .expected(expected)
+            .found(value.to_string())
+    }
+
+    /// E470 for a rate that is none.
+    fn check_rate(&self, key: &str, rate: f64) -> Result<()> {
+        match rate > 0.0 && rate.is_finite() {
+            true => Ok(()),
+            false => Err(self.out_of_range(key, rate, "a finite number above 0")),
+        }
+    }
+
+    pub(crate) fn check_device(&self, device: &Device) -> Result<()> {
+        self.check_rate("flops_per_s", device.flops_per_s)?;
+        self.check_rate("memory_bytes_per_s", device.memory_bytes_per_s)?;
+        self.check_rate("host_bytes_per_s", device.host_bytes_per_s)?;
+        let mut by_type = device.flops_per_s_by_type.values();
+        by_type.try_for_each(|&rate| self.check_rate("flops_per_s_by_type", rate))?;
+        if !(0.0..=1.0).contains(&device.overlap) {
+            return Err(self.out_of_range("overlap", device.overlap, "a number from 0 to 1"));
+        }
+        if device.memory_bytes == 0 {
+            return Err(self.out_of_range("memory_bytes", 0.0, "at least 1"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_link(&self, link: &Link) -> Result<()> {
+        self.check_rate("bytes_per_s", link.bytes_per_s)?;
+        let latency_s = link.latency_s;
+        match latency_s >= 0.0 && latency_s.is_finite() {
+            true => Ok(()),
+            false => Err(self.out_of_range("latency_s", latency_s, "a finite number of at least 0")),
+        }
     }
 
     /// Checks the levels of links; E471.
@@ -104,6 +128,8 @@ impl Cluster {
                     let found = format!("level {place} of {}", self.levels.len());
                     return malformed("`ranks` in every level but the last", found);
                 }
+                // A cluster of one device has one level with one rank.
+                Some(1) if place == 0 && self.levels.len() == 1 => {}
                 Some(ranks) if ranks > below && ranks.is_multiple_of(below) => below = ranks,
                 Some(ranks) => {
                     return malformed(
@@ -130,13 +156,13 @@ impl Cluster {
         }
     }
 
-    /// The cluster for the ranks of one slice of a mesh along an axis: see [`Mesh::slices`].
+    /// The cluster for the ranks of any slice of a mesh along an axis: that of its slowest slice; see [`Mesh::slices`].
     pub fn sliced(&self, mesh: &Mesh, axis: &str) -> Cluster {
-        self.resized(mesh, axis, 1)
+        self.of_slice(mesh, axis, self.slowest_slice(mesh, axis))
     }
 
     /// The cluster for a mesh with another size of an axis: a node holds the same ranks of each position on that axis, and
-    /// cores are shared as by all ranks of the mesh.
+    /// cores are shared as by all ranks of the mesh. Which rank has which device is as before.
     pub fn resized(&self, mesh: &Mesh, axis: &str, size: usize) -> Cluster {
         let Some(axis) = mesh.axis_named(axis) else { return self.clone() };
         let mut cluster = self.shared_by(mesh.rank_count());
@@ -148,30 +174,38 @@ impl Cluster {
         cluster
     }
 
+    /// The nearest level that connects two ranks.
+    pub(crate) fn level_between(&self, one: usize, other: usize) -> usize {
+        let connects = |level: &Level| level.ranks.is_none_or(|ranks| one / ranks == other / ranks);
+        self.levels.iter().position(connects).unwrap_or(self.levels.len() - 1)
+    }
+
     /// The links between two ranks: those of the nearest level that connects both.
-    fn link_between(&self, one: usize, other: usize) -> Link {
-        let connects = |level: &&Level| level.ranks.is_none_or(|ranks| one / ranks == other / ranks);
-        self.levels.iter().find(connects).or(self.levels.last()).expect("a cluster has links").link
+    pub(crate) fn link_between(&self, one: usize, other: usize) -> Link {
+        let level = self.level_between(one, other);
+        self.link_of(one, level).slower(self.link_of(other, level))
     }
 
     /// Seconds until messages that ranks send each other at the same time have arrived: from which
     /// rank, to which rank, bytes. Each rank sends its messages one after another, and receives them
-    /// so.
+    /// so; ranks of a block share its links.
     pub fn messages_s(&self, messages: impl IntoIterator<Item = (usize, usize, usize)>) -> f64 {
+        let messages: Vec<_> = messages.into_iter().collect();
         let mut latency_s = 0.0f64;
         let mut busy_s: BTreeMap<(bool, usize), f64> = BTreeMap::new();
-        for (from, to, bytes) in messages {
+        for &(from, to, bytes) in &messages {
             let link = self.link_between(from, to);
             latency_s = latency_s.max(link.latency_s);
             for end in [(false, from), (true, to)] {
                 *busy_s.entry(end).or_default() += bytes as f64 / link.bytes_per_s;
             }
         }
-        latency_s + busy_s.into_values().fold(0.0, f64::max)
+        let shared = self.occupied_by_messages(messages).into_iter().map(|occupied| occupied.seconds);
+        latency_s + busy_s.into_values().chain(shared).fold(0.0, f64::max)
     }
 
-    /// The rings of a group over `axes`: one per axis, split where the axis crosses a level.
-    /// Adjacent parts of one axis count as one axis.
+    /// The rings of a group over `axes`: one per axis, split where the axis crosses a level. All other ranks exchange in
+    /// groups like this one. Adjacent parts of one axis count as one axis.
     pub fn rings(&self, mesh: &Mesh, axes: &[AxisRef]) -> Vec<Ring> {
         let mut whole: Vec<AxisRef> = Vec::new();
         for &axis in axes {
@@ -197,7 +231,7 @@ impl Cluster {
                     _ => left,
                 };
                 if ranks > 1 {
-                    rings.push(Ring { ranks, link: level.link });
+                    rings.push(self.ring(place, ranks, self.slowest_link(place, mesh.rank_count())));
                 }
                 apart *= ranks;
                 left /= ranks;
@@ -206,20 +240,42 @@ impl Cluster {
         rings
     }
 
+    /// A ring among ranks of a level, of which all of a block exchange at the same time.
+    fn ring(&self, level: usize, ranks: usize, link: Link) -> Ring {
+        Ring { level, ranks, link: link.shared(self.sharing(level, self.below(level))) }
+    }
+
     /// The rings of a group of ranks, which need not follow mesh axes: within each level, the ranks
     /// that its links connect; then one of them for each, at the next level. Where the blocks of a
-    /// level hold different numbers of ranks, the fullest one counts.
+    /// level hold different numbers of ranks, the fullest one counts. All other ranks exchange in groups like this one.
     pub fn rings_among(&self, ranks: &[usize]) -> Vec<Ring> {
+        let ring = |level: usize, ranks: usize| self.ring(level, ranks, self.slowest_link(level, usize::MAX));
+        self.nested(ranks).into_iter().map(|(level, ranks)| ring(level, ranks)).collect()
+    }
+
+    /// As [`Cluster::rings_among`], over the links of these very ranks, where groups with these flows exchange at the same
+    /// time.
+    pub fn rings_of(&self, ranks: &[usize], flows: &Flows) -> Vec<Ring> {
+        let ring = |(level, count): (usize, usize)| {
+            let links = ranks.iter().map(|&rank| self.link_of(rank, level));
+            let link = links.reduce(Link::slower).unwrap_or(self.levels[level].link);
+            Ring { level, ranks: count, link: link.shared(self.sharing(level, flows.most(level))) }
+        };
+        self.nested(ranks).into_iter().map(ring).collect()
+    }
+
+    /// The levels at which ranks exchange, with the most of them that the links of one block connect.
+    fn nested(&self, ranks: &[usize]) -> Vec<(usize, usize)> {
         let mut left = ranks.to_vec();
         left.sort_unstable();
         left.dedup();
         let mut rings = Vec::new();
-        for level in &self.levels {
+        for (place, level) in self.levels.iter().enumerate() {
             let block = |rank: usize| level.ranks.map_or(0, |ranks| rank / ranks);
             let blocks: Vec<&[usize]> = left.chunk_by(|&a, &b| block(a) == block(b)).collect();
             let fullest = blocks.iter().map(|block| block.len()).max().unwrap_or(0);
             if fullest > 1 {
-                rings.push(Ring { ranks: fullest, link: level.link });
+                rings.push((place, fullest));
             }
             left = blocks.iter().map(|block| block[0]).collect();
         }
@@ -245,8 +301,10 @@ mod tests {
     /// A cluster with nodes of `ranks` ranks.
     fn nodes(ranks: usize) -> Cluster {
         let link = |latency_s| Link { latency_s, bytes_per_s: 100.0, algorithm: Algorithm::Ring };
-        let levels =
-            vec![Level { ranks: Some(ranks), link: link(1.0) }, Level { ranks: None, link: link(10.0) }];
+        let levels = vec![
+            Level { ranks: Some(ranks), link: link(1.0), links: None },
+            Level { ranks: None, link: link(10.0), links: None },
+        ];
         Cluster { levels, ..Cluster::default() }
     }
 
@@ -353,6 +411,7 @@ mod tests {
         assert_eq!(code(&|c| c.device.memory_bytes_per_s = f64::NAN), Some("E470"));
         assert_eq!(code(&|c| c.device.memory_bytes = 0), Some("E470"));
         assert_eq!(code(&|c| c.cores = Some(0)), Some("E470"));
+        assert_eq!(code(&|c| c.levels[1].links = Some(0)), Some("E470"));
         assert_eq!(code(&|c| c.device.overlap = 1.5), Some("E470"));
         assert_eq!(code(&|c| c.levels[0].link.latency_s = -1.0), Some("E470"));
         assert_eq!(code(&|c| c.levels[1].link.bytes_per_s = f64::INFINITY), Some("E470"));
@@ -364,5 +423,8 @@ mod tests {
         small.levels.truncate(1);
         assert_eq!(small.holds(&Mesh::new("m", &[("dp", 9)])).unwrap_err().code, "E474");
         small.holds(&Mesh::new("m", &[("dp", 8)])).unwrap();
+        small.levels[0].ranks = Some(1);
+        small.check().unwrap();
+        assert_eq!(small.holds(&Mesh::new("m", &[("dp", 2)])).unwrap_err().code, "E474");
     }
 }

@@ -24,6 +24,7 @@
 use crate::cluster::{Cluster, Level};
 use crate::curve::Curve;
 use crate::links::{Algorithm, Link};
+use crate::mixed::Others;
 use crate::ready::{HOST_REACHED, NETWORK_LATENCY_S, NVLINK_LATENCY_S};
 use crate::roofline::Device;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
@@ -265,6 +266,15 @@ impl Gpu {
         }
     }
 
+    /// The links within a node, and those between nodes.
+    fn links(&self) -> [Link; 2] {
+        let link = |latency_s, bytes_per_s, algorithm| Link { latency_s, bytes_per_s, algorithm };
+        [
+            link(NVLINK_LATENCY_S, self.near_bytes_per_s, Algorithm::Ring),
+            link(NETWORK_LATENCY_S, self.far_bytes_per_s, Algorithm::Tree),
+        ]
+    }
+
     /// So many nodes of so many devices; `far` and `near` replace bandwidths of the data sheet, in bytes per second.
     pub fn cluster(
         &self,
@@ -273,40 +283,63 @@ impl Gpu {
         near: Option<f64>,
         far: Option<f64>,
     ) -> Cluster {
-        let algorithm = Algorithm::Ring;
-        let bytes_per_s = near.unwrap_or(self.near_bytes_per_s);
-        let near = Link { latency_s: NVLINK_LATENCY_S, bytes_per_s, algorithm };
-        let bytes_per_s = far.unwrap_or(self.far_bytes_per_s);
-        let far = Link { latency_s: NETWORK_LATENCY_S, bytes_per_s, algorithm: Algorithm::Tree };
-        let mut levels = Vec::new();
-        if per_node > 1 {
-            levels.push(Level { ranks: Some(per_node), link: near });
+        let [mut of_node, mut network] = self.links();
+        of_node.bytes_per_s = near.unwrap_or(of_node.bytes_per_s);
+        network.bytes_per_s = far.unwrap_or(network.bytes_per_s);
+        let levels = levels(nodes, per_node, of_node, network);
+        Cluster {
+            name: self.names[0].to_string(),
+            device: self.device(),
+            others: Vec::new(),
+            levels,
+            cores: None,
         }
-        if nodes != Some(1) || levels.is_empty() {
-            levels
-                .push(Level { ranks: nodes.map(|nodes| nodes * per_node).filter(|&all| all > 1), link: far });
-        }
-        Cluster { name: self.names[0].to_string(), device: self.device(), levels, cores: None }
     }
 }
 
+/// The levels of so many nodes of so many devices: within a node, and between nodes if there are several.
+fn levels(nodes: Option<usize>, per_node: usize, near: Link, far: Link) -> Vec<Level> {
+    let mut levels = Vec::new();
+    if per_node > 1 {
+        levels.push(Level { ranks: Some(per_node), link: near, links: None });
+    }
+    if nodes != Some(1) || levels.is_empty() {
+        levels.push(Level { ranks: nodes.map(|nodes| nodes * per_node), link: far, links: None });
+    }
+    levels
+}
+
 /// A cluster of a named device: `a100-80g`, any number of nodes of a domain each; `a100-80g:16`, that many devices;
-/// `a100-80g:128x8`, 128 nodes of 8. `None` if no device has this name.
+/// `a100-80g:128x8`, 128 nodes of 8; `a100-80g:1x8+v100-32g:2x8`, nodes of different devices in this order. `None` if no
+/// device has this name.
 ///
 /// # Errors
-/// E477 for counts that are none, with the column where they begin.
+/// E477 for counts that are none, with the column where they begin; in a sum E473 for an unknown device, and E471 for nodes
+/// of different numbers of devices.
 pub(crate) fn named(name: &str) -> Option<Result<Cluster>> {
-    let (device, counts) = match name.split_once(':') {
-        Some((device, counts)) => (device, Some(counts)),
-        None => (name, None),
-    };
+    if name.contains('+') {
+        let is_device = |part: &str| gpu(part.split(':').next().unwrap_or(part)).is_some();
+        return name.split('+').any(is_device).then(|| mixed(name));
+    }
+    let (device, counts) =
+        name.split_once(':').map_or((name, None), |(device, counts)| (device, Some(counts)));
     let gpu = gpu(device)?;
-    let Some(counts) = counts else {
-        return Some(Ok(Cluster { name: name.to_string(), ..gpu.cluster(None, gpu.domain, None, None) }));
+    let cluster = match counts {
+        None => Ok(gpu.cluster(None, gpu.domain, None, None)),
+        Some(_) => {
+            counted(name, 0, gpu).map(|(nodes, per_node)| gpu.cluster(Some(nodes), per_node, None, None))
+        }
     };
+    Some(cluster.map(|cluster| Cluster { name: name.to_string(), ..cluster }))
+}
+
+/// The nodes and the devices of each in the part of a name that begins at a place: `a100-80g:128x8`.
+fn counted(name: &str, begin: usize, gpu: &Gpu) -> Result<(usize, usize)> {
+    let part = name[begin..].split('+').next().unwrap_or_default();
+    let (device, counts) = part.split_once(':').unwrap_or((part, ""));
     let refused = |column: usize, found: &str| {
         Diagnostic::new("E477", "malformed count of devices in the name of a cluster")
-            .at(format!("`{name}`, column {}", device.len() + 2 + column))
+            .at(format!("`{name}`, column {}", begin + device.len() + 2 + column))
             .expected("NODESxDEVICES such as 128x8, or a number of devices, at most 1048576 in all")
             .found(format!("`{found}`"))
     };
@@ -314,26 +347,78 @@ pub(crate) fn named(name: &str) -> Option<Result<Cluster>> {
         Ok(count) if (1..=MOST_DEVICES).contains(&count) => Ok(count),
         _ => Err(refused(column, text)),
     };
-    let read = || {
-        let (nodes, per_node) = match counts.split_once('x') {
-            Some((nodes, per_node)) => (count(0, nodes)?, count(nodes.len() + 1, per_node)?),
-            None => {
-                let devices = count(0, counts)?;
-                if devices <= gpu.domain {
-                    (1, devices)
-                } else if devices.is_multiple_of(gpu.domain) {
-                    (devices / gpu.domain, gpu.domain)
-                } else {
-                    return Err(refused(0, counts).help(format!("a node has {} devices", gpu.domain)));
-                }
+    let (nodes, per_node) = match counts.split_once('x') {
+        Some((nodes, per_node)) => (count(0, nodes)?, count(nodes.len() + 1, per_node)?),
+        None => {
+            let devices = count(0, counts)?;
+            if devices <= gpu.domain {
+                (1, devices)
+            } else if devices.is_multiple_of(gpu.domain) {
+                (devices / gpu.domain, gpu.domain)
+            } else {
+                return Err(refused(0, counts).help(format!("a node has {} devices", gpu.domain)));
             }
-        };
-        if nodes.saturating_mul(per_node) > MOST_DEVICES {
-            return Err(refused(0, counts));
         }
-        Ok(Cluster { name: name.to_string(), ..gpu.cluster(Some(nodes), per_node, None, None) })
     };
-    Some(read())
+    match nodes.saturating_mul(per_node) > MOST_DEVICES {
+        true => Err(refused(0, counts)),
+        false => Ok((nodes, per_node)),
+    }
+}
+
+/// A cluster of nodes of different devices: `a100-80g:1x8+v100-32g:2x8`. Its ranks are numbered in this order; those of each
+/// kind have the links of their data sheet, and a connection is as fast as its slower end.
+fn mixed(name: &str) -> Result<Cluster> {
+    let mut kinds: Vec<(usize, &Gpu)> = Vec::new();
+    let (mut begin, mut nodes, mut devices, mut per_node) = (0, 0, 0, None);
+    for part in name.split('+') {
+        let device = part.split(':').next().unwrap_or(part);
+        let gpu = gpu(device).ok_or_else(|| {
+            let mut error = Diagnostic::new("E473", format!("there is no device `{device}`"))
+                .at(format!("`{name}`, column {}", begin + 1))
+                .expected(format!("one of {}", known_names()));
+            error.help = near_name(device);
+            error
+        })?;
+        let (own, own_per_node) = counted(name, begin, gpu)?;
+        let each = *per_node.get_or_insert(own_per_node);
+        if own_per_node != each {
+            return Err(Diagnostic::new(
+                "E471",
+                "the nodes of the cluster have different numbers of devices",
+            )
+            .at(format!("`{name}`, column {}", begin + 1))
+            .expected(format!("nodes of {each} devices, as before it"))
+            .found(format!("nodes of {own_per_node}"))
+            .help("write nodes as several smaller ones of equal size: 1x8 is also 2x4"));
+        }
+        kinds.push((devices, gpu));
+        (begin, nodes, devices) = (begin + part.len() + 1, nodes + own, devices + own * own_per_node);
+    }
+    if devices > MOST_DEVICES {
+        return Err(Diagnostic::new("E477", "malformed count of devices in the name of a cluster")
+            .at(format!("`{name}`"))
+            .expected(format!("at most {MOST_DEVICES} devices in all"))
+            .found(devices.to_string()));
+    }
+    let (_, first) = kinds[0];
+    let cluster = first.cluster(Some(nodes), per_node.unwrap_or(1), None, None);
+    let other = |&(first, gpu): &(usize, &Gpu)| {
+        let of_kind = gpu.cluster(Some(nodes), per_node.unwrap_or(1), None, None);
+        Others {
+            first,
+            device: of_kind.device,
+            links: of_kind.levels.iter().map(|level| level.link).collect(),
+        }
+    };
+    let others = kinds[1..].iter().map(other).collect();
+    Ok(Cluster { name: name.to_string(), others, ..cluster })
+}
+
+/// The short names of all devices.
+pub(crate) fn known_names() -> String {
+    let names: Vec<&str> = GPUS.iter().map(|gpu| gpu.names[0]).collect();
+    names.join(", ")
 }
 
 /// More devices than this are a typo.
@@ -359,7 +444,49 @@ mod tests {
         assert_eq!(ranks("a100-80g:4"), [Some(4)]);
         assert_eq!(ranks("h100-80g:64"), [Some(8), Some(64)]);
         assert_eq!(ranks("v100-16g:4x1"), [Some(4)]);
+        assert_eq!(ranks("a100-80g:1x1"), [Some(1)]);
         assert!(named("a100").is_none());
+        assert!(named("a100+v100").is_none());
+    }
+
+    #[test]
+    fn a_cluster_may_have_nodes_of_several_devices() {
+        let cluster = named("a100-80g:1x8+v100-32g:2x8").unwrap().unwrap();
+        cluster.check().unwrap();
+        assert_eq!(cluster.levels.iter().map(|level| level.ranks).collect::<Vec<_>>(), [Some(8), Some(24)]);
+        let [fast, slow] = ["a100-80g", "v100-32g"].map(|name| gpu(name).unwrap());
+        assert_eq!(cluster.device_of(7), &fast.device());
+        assert_eq!(cluster.device_of(8), &slow.device());
+        assert_eq!(cluster.kinds(24)[7..9], [0, 1]);
+        // Between nodes of different devices the slower network counts.
+        assert_eq!(cluster.link_of(0, 1).bytes_per_s, fast.far_bytes_per_s);
+        let far = cluster.link_between(0, 8).bytes_per_s;
+        assert_eq!(far, fast.far_bytes_per_s.min(slow.far_bytes_per_s));
+        // The slice of each kind is a cluster of that kind.
+        let mesh = partita_mesh::Mesh::parse("pp=3,dp=8", None).unwrap();
+        let alone = named("v100-32g:1x8").unwrap().unwrap();
+        let slice = cluster.of_slice(&mesh, "pp", 2);
+        assert_eq!((slice.device, slice.levels[0].link), (alone.device, alone.levels[0].link));
+        assert!(slice.others.is_empty());
+        let one_each = named("a100-80g:1x1+v100-32g:1x1").unwrap().unwrap();
+        one_each.check().unwrap();
+        assert_eq!(one_each.levels.len(), 1);
+    }
+
+    #[test]
+    fn sums_that_are_no_clusters_are_refused() {
+        for (name, code, at) in [
+            ("a100-80g:1x8+v100-32g:1x4", "E471", "column 14"),
+            ("a100-80g:1x8+v100-32h:1x8", "E473", "column 14"),
+            ("a100-80g:1x8+", "E473", "column 14"),
+            ("a100-80g+v100-32g:1x8", "E477", "column 10"),
+            ("a100-80g:1x8+v100-32g:1x", "E477", "column 25"),
+            ("a100-80g:65536x16+a100-40g:1x16", "E477", ""),
+        ] {
+            let error = named(name).unwrap().unwrap_err();
+            assert_eq!(error.code, code, "{name}: {error}");
+            assert!(error.at.as_deref().unwrap().contains(at), "{error}");
+        }
     }
 
     #[test]

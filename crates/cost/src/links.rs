@@ -4,7 +4,8 @@
 //! mesh axes, or over several levels of a cluster, is a sequence of rings: each ring adds its own
 //! hops of latency, and the bytes cost the time of the slowest level among them. Where the ranks of a
 //! ring of faster links share a slower level, each of them carries its part over that level with a
-//! link of its own, as NCCL uses all network cards of a node. The formulas are
+//! link of its own, as NCCL uses all network cards of a node, or with its part of the links that the node has
+//! (module `sharing`). The formulas are
 //! those of R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
 //! Operations in MPICH", 2005, with p ranks, n bytes, latency a and seconds per byte b:
 //!
@@ -27,6 +28,19 @@ pub struct Link {
     pub algorithm: Algorithm,
 }
 
+impl Link {
+    /// The link as both ends of a connection see it that have links of different kinds.
+    pub(crate) fn slower(self, other: Link) -> Link {
+        let slow = if other.bytes_per_s < self.bytes_per_s { other } else { self };
+        Link { latency_s: self.latency_s.max(other.latency_s), ..slow }
+    }
+
+    /// The link with bytes that take so many times longer.
+    pub(crate) fn shared(self, times: f64) -> Link {
+        Link { bytes_per_s: self.bytes_per_s / times, ..self }
+    }
+}
+
 /// The algorithm of a collective.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Algorithm {
@@ -45,9 +59,11 @@ impl Algorithm {
 /// The ranks of a group that links of one level connect.
 #[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
 pub struct Ring {
+    /// The level of the cluster.
+    pub level: usize,
     /// Their number.
     pub ranks: usize,
-    /// The link between them.
+    /// The link between them, as each of them sees it.
     pub link: Link,
 }
 
@@ -83,31 +99,36 @@ impl Collective {
         if ranks <= 1 {
             return 0.0;
         }
-        let rates = rings.iter().filter(|ring| ring.ranks > 1).map(|ring| ring.link.bytes_per_s);
-        let slowest = rates.fold(f64::INFINITY, f64::min);
-        // The ranks of rings with faster links share the bytes among their own links of this level.
-        let shared = |ring: &Ring| {
-            let within = rings.iter().filter(|inner| inner.link.bytes_per_s > ring.link.bytes_per_s);
-            ring.link.bytes_per_s * within.map(|inner| inner.ranks).product::<usize>() as f64
-        };
-        let slowest_level =
-            rings.iter().filter(|ring| ring.ranks > 1).map(shared).fold(f64::INFINITY, f64::min);
-        let once = |hops: &dyn Fn(&Ring) -> usize, bytes_per_s: f64| {
-            let latency_s: f64 = rings.iter().map(|ring| ring.link.latency_s * hops(ring) as f64).sum();
-            latency_s + (ranks - 1) as f64 / ranks as f64 * bytes / bytes_per_s
-        };
         let each_other = |ring: &Ring| ring.ranks - 1;
         let by_algorithm = |ring: &Ring| match ring.link.algorithm {
             Algorithm::Ring => ring.ranks - 1,
             Algorithm::Tree => ring.ranks.next_power_of_two().ilog2() as usize,
         };
+        let hops_s = |hops: &dyn Fn(&Ring) -> usize| -> f64 {
+            rings.iter().map(|ring| ring.link.latency_s * hops(ring) as f64).sum()
+        };
+        let latency_s = match self {
+            Collective::AllGather | Collective::ReduceScatter => hops_s(&by_algorithm),
+            Collective::AllReduce => 2.0 * hops_s(&by_algorithm),
+            Collective::AllToAll => hops_s(&each_other),
+            Collective::Permute => rings.iter().map(|ring| ring.link.latency_s).fold(0.0, f64::max),
+        };
+        let crossed = rings.iter().filter(|ring| ring.ranks > 1);
+        latency_s + crossed.map(|ring| self.over_s(bytes, rings, ring)).fold(0.0, f64::max)
+    }
+
+    /// Seconds for which bytes move over the links of one of the rings of a group.
+    pub(crate) fn over_s(self, bytes: f64, rings: &[Ring], ring: &Ring) -> f64 {
+        let ranks: usize = rings.iter().map(|ring| ring.ranks).product();
+        // The ranks of rings with faster links share the bytes among their own links of this level.
+        let within = rings.iter().filter(|inner| inner.link.bytes_per_s > ring.link.bytes_per_s);
+        let shared = ring.link.bytes_per_s * within.map(|inner| inner.ranks).product::<usize>() as f64;
+        let once = |bytes_per_s: f64| (ranks - 1) as f64 / ranks as f64 * bytes / bytes_per_s;
         match self {
-            Collective::AllGather | Collective::ReduceScatter => once(&by_algorithm, slowest_level),
-            Collective::AllReduce => 2.0 * once(&by_algorithm, slowest_level),
-            Collective::AllToAll => once(&each_other, slowest),
-            Collective::Permute => {
-                rings.iter().map(|ring| ring.link.latency_s).fold(0.0, f64::max) + bytes / slowest
-            }
+            Collective::AllGather | Collective::ReduceScatter => once(shared),
+            Collective::AllReduce => 2.0 * once(shared),
+            Collective::AllToAll => once(ring.link.bytes_per_s),
+            Collective::Permute => bytes / ring.link.bytes_per_s,
         }
     }
 }
@@ -117,7 +138,7 @@ mod tests {
     use super::*;
 
     fn ring(ranks: usize, latency_s: f64, bytes_per_s: f64, algorithm: Algorithm) -> Ring {
-        Ring { ranks, link: Link { latency_s, bytes_per_s, algorithm } }
+        Ring { level: 0, ranks, link: Link { latency_s, bytes_per_s, algorithm } }
     }
 
     #[test]

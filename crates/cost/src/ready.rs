@@ -39,7 +39,13 @@ impl Default for Cluster {
             memory_efficiency: Curve::default(),
         };
         let link = Link { latency_s: 5e-6, bytes_per_s: 4e9, algorithm: Algorithm::Ring };
-        Cluster { name: READY[0].to_string(), device, levels: vec![Level { ranks: None, link }], cores: None }
+        Cluster {
+            name: READY[0].to_string(),
+            device,
+            others: Vec::new(),
+            levels: vec![Level { ranks: None, link, links: None }],
+            cores: None,
+        }
     }
 }
 
@@ -57,7 +63,8 @@ impl Cluster {
     ///   Both have PCIe of generations 4 and 5 with 32 and 64 GB/s for each GPU, and 2 TB of host memory.
     /// - `h100-pod`: any number of these, with 400 Gb/s of InfiniBand for each GPU (NVIDIA DGX H100
     ///   data sheet).
-    /// - a device of [`crate::GPUS`] with a count: `a100-80g:128x8`, 128 nodes of 8; E477 for a malformed count.
+    /// - a device of [`crate::GPUS`] with a count: `a100-80g:128x8`, 128 nodes of 8; several of them joined by `+`, in the
+    ///   order of their ranks. E477 for a malformed count, E471 for nodes of different sizes.
     pub fn ready(name: &str) -> Result<Cluster> {
         let gpus = |kind: &str, single: f64, half: f64, rates: [f64; 3]| {
             let [memory_bytes_per_s, nvlink_bytes_per_s, host_bytes_per_s] = rates;
@@ -78,7 +85,8 @@ impl Cluster {
             Cluster {
                 name: name.to_string(),
                 device,
-                levels: vec![Level { ranks: Some(8), link }],
+                others: Vec::new(),
+                levels: vec![Level { ranks: Some(8), link, links: None }],
                 cores: None,
             }
         };
@@ -91,15 +99,14 @@ impl Cluster {
                 let mut pod = h100();
                 let algorithm = Algorithm::Tree;
                 let link = Link { latency_s: NETWORK_LATENCY_S, bytes_per_s: 50e9, algorithm };
-                pod.levels.push(Level { ranks: None, link });
+                pod.levels.push(Level { ranks: None, link, links: None });
                 Ok(pod)
             }
             _ => gpus::named(name).unwrap_or_else(|| {
-                let devices: Vec<&str> = gpus::GPUS.iter().map(|gpu| gpu.names[0]).collect();
                 let mut error = Diagnostic::new("E473", format!("there is no cluster `{name}`")).expected(format!(
                     "one of {}; or a device with its count, such as a100-80g:128x8, of {}; or a TOML file",
                     READY.join(", "),
-                    devices.join(", ")
+                    gpus::known_names()
                 ));
                 error.help = did_you_mean(name, READY.iter().copied()).or_else(|| gpus::near_name(name));
                 Err(error)

@@ -48,7 +48,7 @@ impl LinkCost for ReshardCost<'_> {
         let (local_bytes, after_bytes) = (self.bytes(before), self.bytes(&step.after));
         match &step.step {
             // A local copy: read and written once.
-            Step::Slice { .. } | Step::ToPartial { .. } => self.cluster.device.memory_s(2.0 * after_bytes),
+            Step::Slice { .. } | Step::ToPartial { .. } => self.cluster.memory_s(2.0 * after_bytes),
             Step::AllGather { axes, .. } => collective_s(Collective::AllGather, after_bytes, axes),
             Step::AllReduce { axes, .. } => collective_s(Collective::AllReduce, local_bytes, axes),
             Step::ReduceScatter { axes, .. } => collective_s(Collective::ReduceScatter, local_bytes, axes),

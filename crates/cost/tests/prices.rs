@@ -148,7 +148,7 @@ fn cheapest(
 
 /// A cluster of one level, whose devices copy at several times the speed of their links.
 fn cluster(latency_s: f64, bytes_per_s: f64, algorithm: Algorithm) -> Cluster {
-    let levels = vec![Level { ranks: None, link: Link { latency_s, bytes_per_s, algorithm } }];
+    let levels = vec![Level { ranks: None, link: Link { latency_s, bytes_per_s, algorithm }, links: None }];
     let mut cluster = Cluster { levels, ..Cluster::default() };
     cluster.device.memory_bytes_per_s = 2.5 * bytes_per_s;
     cluster
@@ -202,8 +202,8 @@ proptest! {
         let (from, to) = (&all[from.index(all.len())], &all[to.index(all.len())]);
         let link = |latency_s, bytes_per_s| Link { latency_s, bytes_per_s, algorithm: Algorithm::Ring };
         let levels = vec![
-            Level { ranks: Some(ranks), link: link(1e-6, 1e10) },
-            Level { ranks: None, link: link(1e-5, 1e9) },
+            Level { ranks: Some(ranks), link: link(1e-6, 1e10), links: None },
+            Level { ranks: None, link: link(1e-5, 1e9), links: None },
         ];
         let cluster = Cluster { levels, ..Cluster::default() };
         let (shape, taller) = ([8 * rows, 8 * columns], [8 * (rows + more), 8 * columns]);
@@ -229,7 +229,7 @@ proptest! {
     ) {
         let ring = |slower: f64| rings.iter().map(|&(ranks, latency_s, bytes_per_s, tree)| {
             let algorithm = if tree { Algorithm::Tree } else { Algorithm::Ring };
-            Ring { ranks, link: Link { latency_s: latency_s * slower, bytes_per_s: bytes_per_s / slower, algorithm } }
+            Ring { level: 0, ranks, link: Link { latency_s: latency_s * slower, bytes_per_s: bytes_per_s / slower, algorithm } }
         }).collect::<Vec<Ring>>();
         for kind in Collective::ALL {
             let seconds = kind.seconds(bytes, &ring(1.0));

@@ -5,6 +5,7 @@
 
 use crate::execution::{CpuStep, stages};
 use partita_base::{Diagnostic, Result};
+use partita_cost::Fill;
 use partita_ir::Graph;
 use partita_mesh::Mesh;
 use partita_pipeline::mark::by_scopes;
@@ -31,8 +32,10 @@ pub struct TriedStep {
     pub source: &'static str,
     /// Predicted seconds of a step.
     pub step_s: f64,
-    /// Bytes of the arena of the fullest rank.
+    /// Bytes of the arena of the rank with the least room.
     pub bytes: usize,
+    /// Bytes that its device holds.
+    pub limit: u64,
 }
 
 /// A step that arrives differentiated, and how it is built.
@@ -71,19 +74,22 @@ impl ArrivingStep<'_> {
             }
         }
         tried.sort_by(|a: &TriedStep, b: &TriedStep| a.step_s.total_cmp(&b.step_s));
-        let limit = self.options.cluster.device.memory_bytes;
-        let least = tried.iter().map(|step| step.bytes as u64).min();
-        tried.retain(|step| step.bytes as u64 <= limit);
+        let fill = |step: &TriedStep| Fill::new(step.bytes as u64, step.limit);
+        let least = tried.iter().map(fill).min_by_key(|fill| fill.excess());
+        tried.retain(|step| fill(step).fits());
         if !tried.is_empty() {
             return Ok(tried);
         }
         Err(match (least, refused) {
             (None, Some(error)) => error,
-            (least, _) => Diagnostic::new("E520", "no plan fits the memory of a device")
-                .at(format!("cluster `{}`", self.options.cluster.name))
-                .expected(format!("at most {limit} bytes on a rank"))
-                .found(format!("at least {} bytes", least.unwrap_or(0)))
-                .help("use more devices or more microbatches"),
+            (least, _) => {
+                let least = least.unwrap_or_default();
+                Diagnostic::new("E520", "no plan fits the memory of a device")
+                    .at(format!("cluster `{}`", self.options.cluster.name))
+                    .expected(format!("at most {} bytes on a rank", least.limit))
+                    .found(format!("at least {} bytes", least.bytes))
+                    .help("use more devices or more microbatches")
+            }
         })
     }
 
@@ -117,8 +123,15 @@ impl ArrivingStep<'_> {
         let built = build_differentiated(step, known, &plan, mesh, options, runner, is_returned)?;
         let set = lower_stages(&stages(&built), &LowerOptions::default(), &runner.options.cpu)?;
         let priced = simulate(&set, &options.cluster)?;
-        let bytes = priced.classes.iter().map(|class| class.memory.arena_bytes).max().unwrap_or(0);
-        Ok(TriedStep { mesh: mesh.clone(), plan, source, step_s: priced.step_s, bytes })
+        let Fill { bytes, limit } = priced.fullest();
+        Ok(TriedStep {
+            mesh: mesh.clone(),
+            plan,
+            source,
+            step_s: priced.step_s,
+            bytes: bytes as usize,
+            limit,
+        })
     }
 
     /// The layers of each stage, where the scopes of the step make so many layers.

@@ -1,8 +1,10 @@
 //! The cluster of a run, from `[cluster]` in the config or a file of its own.
+//!
+//! Ranks with other devices are entries of `[[cluster.others]]`, with the keys of a device.
 
 use crate::keys::{Section, wrong};
 use partita_base::{DType, Diagnostic, Result};
-use partita_cost::{Algorithm, Cluster, Curve, Level, Link, READY};
+use partita_cost::{Algorithm, Cluster, Curve, Device, Level, Link, Others, READY};
 use std::collections::BTreeMap;
 use std::path::Path;
 use toml::{Table, Value};
@@ -11,11 +13,14 @@ use toml::{Table, Value};
 /// keys change. The cluster is checked.
 pub fn cluster(section: &mut Section) -> Result<Cluster> {
     let name = name(section)?;
-    let base = match READY.contains(&name.as_str()) || !Path::new(&name).exists() {
-        true => Cluster::ready(&name)?,
-        false => from_file(&name)?,
-    };
-    changed(base, section)
+    changed(ready_or_file(&name)?, section)
+}
+
+fn ready_or_file(name: &str) -> Result<Cluster> {
+    match READY.contains(&name) || !Path::new(name).exists() {
+        true => Cluster::ready(name),
+        false => from_file(name),
+    }
 }
 
 /// A cluster from a file: the keys of `[cluster]` at its top.
@@ -50,8 +55,54 @@ const AS_NAMED: &str = "that of cluster.name";
 
 /// The cluster with the figures of the section.
 fn changed(mut cluster: Cluster, section: &mut Section) -> Result<Cluster> {
-    let device = &mut cluster.device;
-    if let Some(kind) = section.find("device", AS_NAMED, "kind of device, for messages")? {
+    change_device(&mut cluster.device, section, AS_NAMED)?;
+    let about = "levels of links, nearest ranks first: latency_s, bytes_per_s, ranks, algorithm, links (of a block, shared)";
+    if let Some(value) = section.raw("links", "tables", AS_NAMED, about) {
+        cluster.levels = levels(&value)?;
+    }
+    let about = "ranks with other devices: first (rank), name, keys of a device, links (latency_s, .. for each level)";
+    if let Some(value) = section.raw("others", "tables", AS_NAMED, about) {
+        let others = value.as_array().ok_or_else(|| wrong("cluster.others", "a list of tables", &value))?;
+        cluster.others = others.iter().map(|entry| other(&cluster.device, entry)).collect::<Result<_>>()?;
+    }
+    let about = "ranks that compute at the same time, where more of them share the cores of a machine";
+    if let Some(cores) = section.find("cores", AS_NAMED, about)? {
+        cluster.cores = Some(cores);
+    }
+    cluster.check()?;
+    Ok(cluster)
+}
+
+/// An entry of `[[cluster.others]]`; figures that it does not name are those of the device of the first ranks.
+fn other(device: &Device, entry: &Value) -> Result<Others> {
+    let key = "cluster.others";
+    let mut root = Table::from_iter([(key.to_string(), entry.clone())]);
+    let mut section = Section::take(&mut root, key)?;
+    let first = section.find("first", "required", "the first rank with this device")?;
+    let first =
+        first.ok_or_else(|| wrong(key, "tables with `first`, the first rank with this device", entry))?;
+    let name = section.find::<String>(
+        "name",
+        "that of the first ranks",
+        "a ready cluster or a file with this device",
+    )?;
+    let mut device = match name {
+        Some(name) => ready_or_file(&name)?.device,
+        None => device.clone(),
+    };
+    change_device(&mut device, &mut section, "that of others.name")?;
+    let links =
+        match section.raw("links", "tables", "those of the levels", "links of these ranks at each level") {
+            Some(value) => links(&value)?,
+            None => Vec::new(),
+        };
+    section.end()?;
+    Ok(Others { first, device, links })
+}
+
+/// Changes the figures of a device to those of a section.
+fn change_device(device: &mut Device, section: &mut Section, as_named: &str) -> Result<()> {
+    if let Some(kind) = section.find("device", as_named, "kind of device, for messages")? {
         device.kind = kind;
     }
     for (key, figure, about) in [
@@ -68,19 +119,19 @@ fn changed(mut cluster: Cluster, section: &mut Section) -> Result<Cluster> {
         ),
         ("overlap", &mut device.overlap, "share of communication that computation can hide, from 0 to 1"),
     ] {
-        if let Some(number) = section.find(key, AS_NAMED, about)? {
+        if let Some(number) = section.find(key, as_named, about)? {
             *figure = number;
         }
     }
-    if let Some(bytes) = section.find("memory_bytes", AS_NAMED, "memory of a device, in bytes")? {
+    if let Some(bytes) = section.find("memory_bytes", as_named, "memory of a device, in bytes")? {
         device.memory_bytes = bytes;
     }
     let about = "host memory of a device, its part of that of a node, in bytes";
-    if let Some(bytes) = section.find("host_bytes", AS_NAMED, about)? {
+    if let Some(bytes) = section.find("host_bytes", as_named, about)? {
         device.host_bytes = bytes;
     }
     let about = "operations per second for element types: { bf16 = 989e12 }";
-    if let Some(value) = section.raw("flops_per_s_by_type", "table", AS_NAMED, about) {
+    if let Some(value) = section.raw("flops_per_s_by_type", "table", as_named, about) {
         device.flops_per_s_by_type = by_type(&value)?;
     }
     for (key, curve, about) in [
@@ -95,20 +146,11 @@ fn changed(mut cluster: Cluster, section: &mut Section) -> Result<Cluster> {
             "share of memory_bytes_per_s by bytes: [[1e4, 0.2], ..]",
         ),
     ] {
-        if let Some(value) = section.raw(key, "number or points", AS_NAMED, about) {
+        if let Some(value) = section.raw(key, "number or points", as_named, about) {
             *curve = self::curve(key, &value)?;
         }
     }
-    let about = "levels of links, nearest ranks first: latency_s, bytes_per_s, ranks, algorithm";
-    if let Some(value) = section.raw("links", "tables", AS_NAMED, about) {
-        cluster.levels = levels(&value)?;
-    }
-    let about = "ranks that compute at the same time, where more of them share the cores of a machine";
-    if let Some(cores) = section.find("cores", AS_NAMED, about)? {
-        cluster.cores = Some(cores);
-    }
-    cluster.check()?;
-    Ok(cluster)
+    Ok(())
 }
 
 /// `{ bf16 = 989e12 }`.
@@ -137,38 +179,58 @@ fn curve(key: &str, value: &Value) -> Result<Curve> {
     Curve::new(value.as_array().ok_or_else(refused)?.iter().map(point).collect::<Result<_>>()?)
 }
 
+/// What a list of levels takes.
+const OF_LEVELS: &str =
+    "a list of tables with latency_s, bytes_per_s, and perhaps ranks, algorithm and links";
+
 /// `[{ ranks = 8, latency_s = 3e-6, bytes_per_s = 450e9 }, ..]`, the nearest ranks first.
 fn levels(value: &Value) -> Result<Vec<Level>> {
     let key = "cluster.links";
-    let expected = "a list of tables with latency_s, bytes_per_s, and perhaps ranks and algorithm";
     let level = |value: &Value| {
         let mut root = Table::from_iter([(key.to_string(), value.clone())]);
         let mut section = Section::take(&mut root, key)?;
         let ranks = section.find("ranks", "all", "ranks of the level")?;
-        let mut figure = |name: &str, about: &'static str| {
-            section.find(name, "required", about)?.ok_or_else(|| wrong(key, expected, value))
-        };
-        let (latency_s, bytes_per_s) = (
-            figure("latency_s", "latency in seconds")?,
-            figure("bytes_per_s", "bandwidth in bytes per second")?,
-        );
-        let algorithm =
-            match section.find::<String>("algorithm", "the default one", "algorithm of collectives")? {
-                None => Algorithm::default(),
-                Some(name) => {
-                    Algorithm::ALL.iter().find(|(known, _)| *known == name).map(|(_, a)| *a).ok_or_else(
-                        || {
-                            let known: Vec<&str> = Algorithm::ALL.iter().map(|(name, _)| *name).collect();
-                            Diagnostic::new("E004", format!("`{key}` cannot have the algorithm `{name}`"))
-                                .expected(known.join(" or "))
-                        },
-                    )?
-                }
-            };
+        let links =
+            section.find("links", "one for each rank", "links of a block of the level below to others")?;
+        let link = link(key, value, &mut section)?;
         section.end()?;
-        Ok(Level { ranks, link: Link { latency_s, bytes_per_s, algorithm } })
+        Ok(Level { ranks, link, links })
     };
-    value.as_array().ok_or_else(|| wrong(key, expected, value))?.iter().map(level).collect()
+    value.as_array().ok_or_else(|| wrong(key, OF_LEVELS, value))?.iter().map(level).collect()
+}
+
+/// `[{ latency_s = 3e-6, bytes_per_s = 450e9 }, ..]`, one for each level.
+fn links(value: &Value) -> Result<Vec<Link>> {
+    let key = "cluster.others.links";
+    let read = |value: &Value| {
+        let mut root = Table::from_iter([(key.to_string(), value.clone())]);
+        let mut section = Section::take(&mut root, key)?;
+        let link = link(key, value, &mut section)?;
+        section.end()?;
+        Ok(link)
+    };
+    value.as_array().ok_or_else(|| wrong(key, OF_LEVELS, value))?.iter().map(read).collect()
+}
+
+/// The keys of a link.
+fn link(key: &str, value: &Value, section: &mut Section) -> Result<Link> {
+    let mut figure = |name: &str, about: &'static str| {
+        section.find(name, "required", about)?.ok_or_else(|| wrong(key, OF_LEVELS, value))
+    };
+    let (latency_s, bytes_per_s) =
+        (figure("latency_s", "latency in seconds")?, figure("bytes_per_s", "bandwidth in bytes per second")?);
+    let algorithm =
+        match section.find::<String>("algorithm", "the default one", "algorithm of collectives")? {
+            None => Algorithm::default(),
+            Some(name) => {
+                Algorithm::ALL.iter().find(|(known, _)| *known == name).map(|(_, a)| *a).ok_or_else(|| {
+                    let known: Vec<&str> = Algorithm::ALL.iter().map(|(name, _)| *name).collect();
+                    Diagnostic::new("E004", format!("`{key}` cannot have the algorithm `{name}`"))
+                        .expected(known.join(" or "))
+                })?
+            }
+        };
+    Ok(Link { latency_s, bytes_per_s, algorithm })
 }
 
 /// A number; an integer counts as one.
@@ -228,6 +290,27 @@ mod tests {
     }
 
     #[test]
+    fn ranks_may_have_other_devices_and_share_links() {
+        let cluster = read(
+            "[cluster]\nname = 'a100-80g:2x8'\n\
+             links = [{ ranks = 8, latency_s = 1e-6, bytes_per_s = 3e11 },\n\
+             { ranks = 16, latency_s = 1e-5, bytes_per_s = 25e9, links = 4 }]\n\
+             [[cluster.others]]\nfirst = 8\nname = 'v100-32g'\nmemory_bytes = 9\n\
+             links = [{ latency_s = 1e-6, bytes_per_s = 1e11 }, { latency_s = 1e-5, bytes_per_s = 1e10 }]\n\
+             [[cluster.others]]\nfirst = 12\noverlap = 0.5\n",
+        )
+        .unwrap();
+        let named = |name: &str| Cluster::ready(name).unwrap().device;
+        assert_eq!(cluster.levels.iter().map(|level| level.links).collect::<Vec<_>>(), [None, Some(4)]);
+        assert_eq!(*cluster.device_of(7), named("a100-80g"));
+        assert_eq!(*cluster.device_of(8), Device { memory_bytes: 9, ..named("v100-32g") });
+        assert_eq!(cluster.others[0].links[1].bytes_per_s, 1e10);
+        assert_eq!(*cluster.device_of(15), Device { overlap: 0.5, ..named("a100-80g") });
+        let mixed = read("[cluster]\nname = 'a100-80g:1x8+v100-32g:1x8'").unwrap();
+        assert_eq!(*mixed.device_of(8), named("v100-32g"));
+    }
+
+    #[test]
     fn bad_clusters_are_told_apart() {
         assert_eq!(code("[cluster]\nname = 'h200-9'"), "E473");
         assert_eq!(code("[cluster]\nflops = 1"), "E001");
@@ -237,6 +320,14 @@ mod tests {
         assert_eq!(code("[cluster]\nflops_efficiency = [[1, 0.1], [2, 0.9]]"), "E472");
         assert_eq!(code("[cluster]\nmemory_efficiency = [1, 2]"), "E002");
         assert_eq!(code("[cluster]\nlinks = []"), "E471");
+        assert_eq!(code("[cluster]\nlinks = [{ latency_s = 1, bytes_per_s = 1, links = 0 }]"), "E470");
+        assert_eq!(code("[cluster]\nothers = [{ name = 'v100-32g' }]"), "E002");
+        assert_eq!(code("[cluster]\nothers = [{ first = 0 }]"), "E471");
+        assert_eq!(code("[cluster]\nothers = [{ first = 1, flops = 1 }]"), "E001");
+        assert_eq!(code("[cluster]\nothers = [{ first = 1, flops_per_s = 0 }]"), "E470");
+        assert_eq!(code("[cluster]\nothers = [{ first = 1, name = 'v100-33g' }]"), "E473");
+        assert_eq!(code("[cluster]\nothers = [{ first = 1, links = [] }, { first = 1 }]"), "E471");
+        assert_eq!(code("[cluster]\nname = 'a100-80g:1x8+v100-32g:1x4'"), "E471");
         assert_eq!(code("[cluster]\nlinks = [{ ranks = 8 }]"), "E002");
         assert_eq!(
             code("[cluster]\nlinks = [{ latency_s = 1, bytes_per_s = 1, algorithm = 'star' }]"),

@@ -10,10 +10,11 @@ use crate::predict::step::{Forecast, Job};
 use crate::predict::unfold::{self, SmallSteps};
 use crate::session::{Part, Session, has_loss};
 use partita_base::Result;
+use partita_cost::{Cluster, Fill};
 use partita_nn::Model;
 use partita_program::ProgramSet;
 use partita_schedule::{Built, Plan};
-use partita_simulate::{Simulation, simulate};
+use partita_simulate::{ClassRun, Simulation, simulate};
 
 /// Layers times microbatches beyond which a step is folded.
 pub(crate) const MOST_LAYERS: usize = 64;
@@ -41,23 +42,31 @@ impl Price {
         }
     }
 
-    /// Bytes of host memory of the rank that uses most of it. Of a folded step they are not known.
-    pub fn host_bytes(&self) -> u64 {
+    /// Bytes of host memory of the rank of a cluster with the least room there. Of a folded step they are not known.
+    pub fn host(&self, cluster: &Cluster) -> Fill {
         match self {
             Price::Whole(whole) => {
-                whole.0.programs.iter().map(|program| program.host_bytes as u64).max().unwrap_or(0)
+                let (set, simulation) = &**whole;
+                let fill = |class: &ClassRun| {
+                    let device = cluster.device_of(class.ranks.first().copied().unwrap_or(0));
+                    Fill::new(set.programs[class.program].host_bytes as u64, device.host_bytes)
+                };
+                Fill::fullest(simulation.classes.iter().map(fill))
             }
-            Price::Folded(_) => 0,
+            Price::Folded(_) => Fill::new(0, cluster.host_bytes()),
         }
     }
 
-    /// Bytes of the fullest rank.
+    /// Bytes of the rank with the least room.
     pub fn bytes(&self) -> u64 {
+        self.fullest().bytes
+    }
+
+    /// Bytes of the rank with the least room, and what its device holds.
+    pub fn fullest(&self) -> Fill {
         match self {
-            Price::Whole(whole) => {
-                whole.1.classes.iter().map(|class| class.memory.arena_bytes as u64).max().unwrap_or(0)
-            }
-            Price::Folded(folded) => folded.fullest().total() as u64,
+            Price::Whole(whole) => whole.1.fullest(),
+            Price::Folded(folded) => folded.fill(),
         }
     }
 }

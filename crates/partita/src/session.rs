@@ -342,7 +342,8 @@ impl Session {
     /// Which collectives around matmuls are permutes under them, on this cluster.
     fn collective_matmul(&self) -> CollectiveMatmul {
         let name = &self.config.train.collective_matmul;
-        CollectiveMatmul::named(name, &self.config.cluster).expect("the config checks it")
+        CollectiveMatmul::named(name, &self.config.cluster.of_first(self.mesh.rank_count()))
+            .expect("the config checks it")
     }
 
     /// How steps are lowered for listings and counts; a run adds the check of its loss.

@@ -1,4 +1,4 @@
-//! Which ranks are alike: those of one class whose collectives have members of the same classes.
+//! Which ranks are alike: those of one class whose collectives have members of the same classes, on devices of one kind.
 //!
 //! The ranks of a program's class may share collectives with ranks of different classes: on a mesh with two axes that both
 //! split a dimension unevenly, the group of one rank has another rank with the largest shard, that of the next has none.
@@ -10,9 +10,22 @@ use std::collections::BTreeMap;
 
 /// The class of each rank; classes are numbered in the order of their programs, then of their first ranks.
 pub fn alike(set: &ProgramSet) -> Vec<usize> {
+    alike_on(set, &[])
+}
+
+/// As [`alike`], where ranks with different numbers in `kinds` differ too; those behind its end have the number 0.
+pub fn alike_on(set: &ProgramSet, kinds: &[usize]) -> Vec<usize> {
     let program_of = set.class_of_ranks();
     let mut class_of = program_of.clone();
     let mut count = set.programs.len();
+    if kinds.iter().any(|&kind| kind > 0) {
+        let most = 1 + kinds.iter().max().copied().unwrap_or(0);
+        let kind = |rank: usize| kinds.get(rank).copied().unwrap_or(0);
+        let split: Vec<usize> =
+            program_of.iter().enumerate().map(|(rank, program)| program * most + kind(rank)).collect();
+        class_of = numbered(&program_of, &split);
+        count = class_of.iter().max().map_or(0, |last| last + 1);
+    }
     // Collectives that share a list of members say the same about their ranks.
     let mut groups: IndexMap<*const usize, (usize, &[usize])> = IndexMap::new();
     for collective in &set.collectives {

@@ -22,7 +22,7 @@ mod reference;
 mod stages;
 mod view;
 
-pub use alike::alike;
+pub use alike::{alike, alike_on};
 pub use check::{CheckReport, check};
 pub use collective::{Collective, CollectiveKind, CollectiveOp, Transfer};
 pub use counts::{Counts, KindCount, PhaseCounts, counts, counts_of_graph};

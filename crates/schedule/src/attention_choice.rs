@@ -122,7 +122,7 @@ impl Problem {
 
     /// Seconds of a share of the operations.
     fn work_s(&self, cluster: &Cluster, share: f64) -> f64 {
-        cluster.device.op_s(&Work { flops: self.work.flops * share, ..self.work })
+        cluster.op_s(&Work { flops: self.work.flops * share, ..self.work })
     }
 
     /// Four exchanges each way; the rank with the most heads has the most work.

@@ -475,16 +475,15 @@ fn place(
     }
     runner.at_stage("applying the plan")?;
     same_cuts(&on_meshes)?;
-    let cluster = pipeline.cluster_of_slice(&options.cluster, mesh);
     for name in options.fixed.keys() {
         is_computed(&on_meshes[0].step, name)?;
     }
-    let partitioning = |stage: &StageGraph, ranks: &[usize], arrivals: BTreeMap<String, Sharding>| {
+    let partitioning = |number: usize, stage: &StageGraph, arrivals: BTreeMap<String, Sharding>| {
         let mut fixed = options.fixed.clone();
         fixed.retain(|name, _| is_computed(&stage.graph, name).is_ok());
         Options {
-            ranks: ranks.to_vec(),
-            cluster: cluster.clone(),
+            ranks: pipeline.slices[number].ranks.clone(),
+            cluster: pipeline.cluster_of_slice(&options.cluster, mesh, number),
             fixed,
             arrivals,
             #[cfg(feature = "testing")]
@@ -499,7 +498,7 @@ fn place(
         if let Some(layouts) = &on_mesh.layouts {
             stages::lay_out_received(&mut stage, &on_mesh.cut.edges, layouts, &slice.mesh);
         }
-        let options = partitioning(&stage, &slice.ranks, BTreeMap::new());
+        let options = partitioning(number, &stage, BTreeMap::new());
         let partitioned = partition(&stage.graph, &slice.mesh, &options)?;
         extend_new(&mut notes, &partitioned.notes);
         partitions.push((partitioned, stage));
@@ -510,7 +509,7 @@ fn place(
         if !arrivals.is_empty() {
             let (partitioned, stage) = &mut partitions[number];
             let slice = &pipeline.slices[number];
-            let options = partitioning(stage, &slice.ranks, arrivals);
+            let options = partitioning(number, stage, arrivals);
             *partitioned = partition(&stage.graph, &slice.mesh, &options)?;
         }
     }

@@ -278,11 +278,11 @@ impl Pipeline {
         Ok(())
     }
 
-    /// The links and devices of one slice.
-    pub fn cluster_of_slice(&self, cluster: &Cluster, mesh: &Mesh) -> Cluster {
+    /// The links and devices of a slice.
+    pub fn cluster_of_slice(&self, cluster: &Cluster, mesh: &Mesh, slice: usize) -> Cluster {
         match self.is_listed {
-            true => cluster.clone(),
-            false => cluster.sliced(mesh, PIPELINE_AXIS),
+            true => cluster.of_ranks(&self.slices[slice].ranks),
+            false => cluster.of_slice(mesh, PIPELINE_AXIS, slice),
         }
     }
 

@@ -3,27 +3,30 @@
 //!
 //! A compute instruction takes the time that the cluster's roofline gives for its work. A
 //! collective begins when all its members have started it and none of them is busy with an earlier
-//! one (each rank has one queue of collectives, as one stream of NCCL), and its time is that of
-//! [`crate::collective_s`]. Moves between a device and host memory have a queue for each direction of their link. Compute,
+//! one (each rank has one queue of collectives, as one stream of NCCL), its time is that of
+//! [`crate::collective_s`], and where ranks share links, groups that exchange at the same time share them and others take
+//! turns. Moves between a device and host memory have a queue for each direction of their link. Compute,
 //! collectives and moves of a rank overlap.
 //!
 //! # Why classes suffice
 //! The ranks of a class execute the same instructions with the same costs, and each collective that
 //! one of them starts has members in the same classes as the collective that another one starts at the same
 //! place. So the clocks of a class agree if those of its members do when the step begins. Where the ranks of a program
-//! share collectives with different classes, they are several classes here ([`alike`]); the result has the slowest.
+//! share collectives with different classes or have different devices, they are several classes here ([`alike_on`]); the
+//! result has the slowest one of each program and device.
 
-use crate::link::collective_s;
+use crate::links::{Links, Meeting, MeetingKey, Turns};
 use crate::memory::{Memory, over_time};
 use indexmap::IndexMap;
 use partita_base::{CollectiveId, DType, Diagnostic, Result};
-use partita_cost::{Cluster, Device, Work};
+use partita_cost::{Cluster, Device, Fill, Work};
 use partita_program::{
     Action, Communicator, Compute, Cursor, Event, Instruction, Move, MoveKind, Program, ProgramSet, Progress,
-    RankDevice, Start, StepOutcome, alike, step_once,
+    RankDevice, Start, StepOutcome, alike_on, step_once,
 };
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 
 /// A collective on the clock.
 #[derive(Clone, PartialEq, Debug)]
@@ -52,8 +55,12 @@ pub struct Moved {
 /// The step of the ranks of one class.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ClassRun {
+    /// The position of its program in the set.
+    pub program: usize,
     /// The ranks, ascending.
     pub ranks: Vec<usize>,
+    /// Bytes of the memory of the device of each.
+    pub device_bytes: u64,
     /// The instructions in order of time. Waits that cost no time have no event.
     pub events: Vec<Event>,
     /// Seconds of compute instructions.
@@ -76,7 +83,7 @@ pub struct ClassRun {
 pub struct Simulation {
     /// Seconds of the step: those of the slowest class.
     pub step_s: f64,
-    /// One for each program of the set, in its order.
+    /// One for each program of the set and kind of device that runs it, in the order of the programs.
     pub classes: Vec<ClassRun>,
     /// The collectives among several ranks, in the order in which they began. Alike groups count
     /// once.
@@ -91,6 +98,21 @@ impl Simulation {
         let busy: f64 = self.classes.iter().map(|class| ranks(class) * class.compute_s).sum();
         if self.step_s > 0.0 { 1.0 - busy / (all * self.step_s) } else { 0.0 }
     }
+
+    /// The arena of the rank with the least room, and what its device holds.
+    pub fn fullest(&self) -> Fill {
+        let fill = |class: &ClassRun| Fill::new(class.memory.arena_bytes as u64, class.device_bytes);
+        Fill::fullest(self.classes.iter().map(fill))
+    }
+
+    /// The class of each rank, in `classes`.
+    pub fn class_of_ranks(&self) -> Vec<usize> {
+        let mut class_of = vec![0; self.classes.iter().map(|class| class.ranks.len()).sum()];
+        for (number, class) in self.classes.iter().enumerate() {
+            class.ranks.iter().for_each(|&rank| class_of[rank] = number);
+        }
+        class_of
+    }
 }
 
 /// Predicts one step of a program set on a cluster; rank `n` runs on device `n`.
@@ -98,7 +120,9 @@ impl Simulation {
 /// # Errors
 /// E510 if ranks wait for each other forever, which [`partita_program::check`] excludes.
 pub fn simulate(set: &ProgramSet, cluster: &Cluster) -> Result<Simulation> {
-    let (class_of, program_of) = (alike(set), set.class_of_ranks());
+    let program_of = set.class_of_ranks();
+    let kind_of = cluster.kinds(program_of.len());
+    let class_of = alike_on(set, &kind_of);
     let mut classes: Vec<Class> = Vec::new();
     for (rank, &class) in class_of.iter().enumerate() {
         let number = program_of[rank];
@@ -110,13 +134,14 @@ pub fn simulate(set: &ProgramSet, cluster: &Cluster) -> Result<Simulation> {
             true => Cow::Borrowed(own),
             false => set.program(rank).map_or(Cow::Borrowed(own), Cow::Owned),
         };
-        classes.push(Class::new(class, number, program, cluster));
+        classes.push(Class::new(class, (number, kind_of[rank]), program, cluster.device_of(rank)));
     }
     classes.sort_by_key(|class| class.number);
-    class_of.iter().for_each(|&class| classes[class].ranks += 1);
-    let queue_free_s = vec![0.0; classes.len()];
-    let mut links = Links { set, cluster, class_of, queue_free_s, meetings: IndexMap::new() };
-    let mut cores = Cores { free_s: vec![0.0; cluster.cores.unwrap_or(0)] };
+    for (rank, &class) in class_of.iter().enumerate() {
+        classes[class].ranks.push(rank);
+    }
+    let mut links = Links::new(set, cluster, class_of, classes.len());
+    let mut cores = Cores(Turns::new(cluster.cores.unwrap_or(0)));
     // Always the class that is furthest behind; ties go to the first.
     let runnable = |classes: &[Class]| {
         let able = classes.iter().filter(|class| !class.is_done && class.blocked.is_none());
@@ -124,137 +149,89 @@ pub fn simulate(set: &ProgramSet, cluster: &Cluster) -> Result<Simulation> {
         first.map(|class| class.number)
     };
     loop {
-        let Some(class) = runnable(&classes) else {
+        let class = runnable(&classes);
+        let is_next = |begin_s: f64| class.is_none_or(|class| begin_s <= classes[class].now_s.get());
+        if links.next_shared_s().is_some_and(is_next) {
+            links.begin_shared();
+            classes.iter_mut().for_each(|class| class.unblock(&links));
+            continue;
+        }
+        let Some(class) = class else {
             let Some(stuck) = classes.iter().find(|class| !class.is_done) else { break };
             return Err(Diagnostic::new("E510", "the simulated ranks wait for each other forever")
                 .at(format!("rank {}, instruction {}", stuck.program.rank(), stuck.cursor.next))
                 .expected("programs that the static checks accept"));
         };
         classes[class].advance(&mut links, &mut cores)?;
-        for class in &mut classes {
-            class.blocked.take_if(|key| links.meetings[&*key].end_s.is_some());
-        }
+        classes.iter_mut().for_each(|class| class.unblock(&links));
     }
-    // The result has the slowest class of each program.
-    let mut told: Vec<usize> = vec![usize::MAX; set.programs.len()];
+    // The result has the slowest class of each program and kind of device, for all of their ranks.
+    let mut told: BTreeMap<(usize, usize), (usize, Vec<usize>)> = BTreeMap::new();
     for (place, class) in classes.iter().enumerate() {
-        let slowest = &mut told[class.program_number];
-        if classes.get(*slowest).is_none_or(|other| class.now_s > other.now_s) {
+        let (slowest, ranks) = told.entry(class.told_with).or_insert_with(|| (place, Vec::new()));
+        ranks.extend(&class.ranks);
+        if class.now_s > classes[*slowest].now_s {
             *slowest = place;
         }
     }
-    let told_as = |class: usize| told.iter().position(|&place| place == class);
-    let of_told = links.meetings.into_values().filter_map(|meeting| meeting.exchanged(&told_as));
+    let told: Vec<(usize, Vec<usize>)> = told.into_values().collect();
+    let told_as = |class: usize| told.iter().position(|&(place, _)| place == class);
+    let of_told = links.meetings.into_values().filter_map(|meeting| exchanged_by(meeting, &told_as));
     let mut exchanged: Vec<Exchanged> = of_told.collect();
     exchanged.sort_by(|a, b| a.begin_s.total_cmp(&b.begin_s));
-    let is_told = |class: &Class| told.contains(&class.number);
-    let mut classes: Vec<Class> = classes.into_iter().filter(is_told).collect();
-    classes.sort_by_key(|class| class.program_number);
-    let classes: Vec<ClassRun> = classes.into_iter().map(|class| class.finish(set)).collect();
+    let mut runs: Vec<(usize, ClassRun)> = Vec::new();
+    for class in classes {
+        if let Some(place) = told_as(class.number) {
+            let mut ranks = told[place].1.clone();
+            ranks.sort_unstable();
+            runs.push((place, class.finish(ranks)));
+        }
+    }
+    runs.sort_by_key(|(place, _)| *place);
+    let classes: Vec<ClassRun> = runs.into_iter().map(|(_, run)| run).collect();
     let step_s = classes.iter().map(|class| class.end_s).fold(0.0, f64::max);
     Ok(Simulation { step_s, classes, exchanged })
 }
 
 /// The cores that the ranks of a machine share; none where each rank has a device of its own.
-struct Cores {
-    /// When each is free.
-    free_s: Vec<f64>,
-}
+struct Cores(Turns);
 
 impl Cores {
     /// When an instruction of so many ranks ends that each could begin now and that takes so long on a core: a rank waits
     /// for a core, and several ranks on fewer cores take turns.
     fn end_s(&mut self, ranks: usize, now_s: f64, seconds: f64) -> f64 {
-        let cores = self.free_s.len();
-        let Some(last) = ranks.min(cores).checked_sub(1) else { return now_s + seconds };
-        self.free_s.sort_by(f64::total_cmp);
-        let end_s = now_s.max(self.free_s[last]) + seconds * (ranks as f64 / cores as f64).max(1.0);
-        self.free_s[..=last].fill(end_s);
+        let Cores(turns) = self;
+        if ranks.min(turns.count()) == 0 {
+            return now_s + seconds;
+        }
+        let times = (ranks as f64 / turns.count() as f64).max(1.0);
+        let end_s = turns.begin_s(ranks, now_s) + seconds * times;
+        turns.take(ranks, end_s);
         end_s
     }
 }
 
-/// Names one collective as alike classes see it: its bucket, and the classes that take part.
-type MeetingKey = (usize, Vec<usize>);
-
-/// A collective that some of its classes have started.
-struct Meeting {
-    collective: CollectiveId,
-    /// Whether it has several members, so that something moves.
-    is_real: bool,
-    starts: IndexMap<usize, f64>,
-    begin_s: f64,
-    end_s: Option<f64>,
-}
-
-impl Meeting {
-    /// As those of its classes see it that the result has.
-    fn exchanged(self, told_as: &dyn Fn(usize) -> Option<usize>) -> Option<Exchanged> {
-        let Meeting { collective, is_real, starts, begin_s, end_s } = self;
-        let own = starts.into_iter().filter_map(|(class, start_s)| Some((told_as(class)?, start_s)));
-        let mut starts: Vec<(usize, f64)> = own.collect();
-        starts.sort_by_key(|&(class, _)| class);
-        let end_s = end_s.filter(|_| is_real && !starts.is_empty())?;
-        Some(Exchanged { collective, starts, begin_s, end_s })
-    }
-}
-
-/// What moves between ranks.
-struct Links<'a> {
-    set: &'a ProgramSet,
-    cluster: &'a Cluster,
-    class_of: Vec<usize>,
-    /// When the queue of collectives of each class is empty.
-    queue_free_s: Vec<f64>,
-    meetings: IndexMap<MeetingKey, Meeting>,
-}
-
-impl Links<'_> {
-    fn key(&self, collective: CollectiveId) -> MeetingKey {
-        let collective = &self.set.collectives[collective.index()];
-        let mut classes: Vec<usize> = collective.members.iter().map(|&rank| self.class_of[rank]).collect();
-        classes.sort_unstable();
-        classes.dedup();
-        (collective.bucket, classes)
-    }
-
-    /// A class starts a collective; the last one to start it determines its times.
-    fn start(&mut self, class: usize, collective: CollectiveId, now_s: f64) {
-        let key = self.key(collective);
-        let count = key.1.len();
-        let is_real = self.set.collectives[collective.index()].members.len() > 1;
-        let meeting = self.meetings.entry(key.clone()).or_insert_with(|| Meeting {
-            collective,
-            is_real,
-            starts: IndexMap::new(),
-            begin_s: 0.0,
-            end_s: None,
-        });
-        meeting.starts.insert(class, now_s);
-        if meeting.starts.len() < count {
-            return;
-        }
-        let queues = key.1.iter().map(|&class| self.queue_free_s[class]);
-        meeting.begin_s = meeting.starts.values().copied().chain(queues).fold(0.0, f64::max);
-        let end_s =
-            meeting.begin_s + collective_s(&self.set.collectives[meeting.collective.index()], self.cluster);
-        meeting.end_s = Some(end_s);
-        if is_real {
-            key.1.iter().for_each(|&class| self.queue_free_s[class] = end_s);
-        }
-    }
+/// A collective as those of its classes see it that the result has.
+fn exchanged_by(meeting: Meeting, told_as: &dyn Fn(usize) -> Option<usize>) -> Option<Exchanged> {
+    let Meeting { collective, is_real, starts, begin_s, end_s } = meeting;
+    let own = starts.into_iter().filter_map(|(class, start_s)| Some((told_as(class)?, start_s)));
+    let mut starts: Vec<(usize, f64)> = own.collect();
+    starts.sort_by_key(|&(class, _)| class);
+    let end_s = end_s.filter(|_| is_real && !starts.is_empty())?;
+    Some(Exchanged { collective, starts, begin_s, end_s })
 }
 
 /// The clock of a class.
 struct Class<'a> {
     number: usize,
-    /// The position of its program in the set.
-    program_number: usize,
+    /// The position of its program in the set, and the kind of its device.
+    told_with: (usize, usize),
     program: Cow<'a, Program>,
+    device: &'a Device,
     cursor: Cursor,
     now_s: Cell<f64>,
     /// Its ranks.
-    ranks: usize,
+    ranks: Vec<usize>,
     /// Seconds of each instruction that computes.
     computing_s: Vec<f64>,
     blocked: Option<MeetingKey>,
@@ -290,15 +267,21 @@ impl HostLink {
 }
 
 impl<'a> Class<'a> {
-    fn new(number: usize, program_number: usize, program: Cow<'a, Program>, cluster: &Cluster) -> Class<'a> {
-        let computing_s = computing_s(&program, &cluster.device);
+    fn new(
+        number: usize,
+        told_with: (usize, usize),
+        program: Cow<'a, Program>,
+        device: &'a Device,
+    ) -> Class<'a> {
+        let computing_s = computing_s(&program, device);
         Class {
             number,
-            program_number,
+            told_with,
             program,
+            device,
             cursor: Cursor::default(),
             now_s: Cell::new(0.0),
-            ranks: 0,
+            ranks: Vec::new(),
             computing_s,
             blocked: None,
             is_done: false,
@@ -310,12 +293,17 @@ impl<'a> Class<'a> {
         }
     }
 
+    /// Goes on where the collective that it waits for has an end.
+    fn unblock(&mut self, links: &Links) {
+        self.blocked.take_if(|key| links.meetings[&*key].end_s.is_some());
+    }
+
     /// Runs the next instruction, or finds out that it has to wait.
     fn advance(&mut self, links: &mut Links, cores: &mut Cores) -> Result<()> {
         let (index, begin_s) = (self.cursor.next, self.now_s.get());
-        let device = &links.cluster.device;
         let (now_s, computing_s, host) = (&self.now_s, &self.computing_s[..], &self.host);
-        let mut device = ClockDevice { ranks: self.ranks, now_s, computing_s, cores, host, device };
+        let (ranks, device) = (self.ranks.len(), self.device);
+        let mut device = ClockDevice { ranks, now_s, computing_s, cores, host, device };
         let mut communicator = ClockCommunicator { class: self.number, now_s: &self.now_s, links };
         match step_once(&self.program, &mut self.cursor, &mut device, &mut communicator) {
             Progress::Advanced => self.record(index, begin_s),
@@ -345,7 +333,7 @@ impl<'a> Class<'a> {
         };
         self.events.push(Event {
             rank: self.program.rank(),
-            thread: self.program_number,
+            thread: self.told_with.0,
             instruction,
             begin_ns: nanoseconds(begin_s),
             end_ns: nanoseconds(end_s),
@@ -353,10 +341,13 @@ impl<'a> Class<'a> {
         });
     }
 
-    fn finish(self, set: &ProgramSet) -> ClassRun {
+    /// What it did, for all of these ranks.
+    fn finish(self, ranks: Vec<usize>) -> ClassRun {
         let memory = over_time(&self.program, &self.events, 0.0);
         ClassRun {
-            ranks: set.programs[self.program_number].ranks.clone(),
+            program: self.told_with.0,
+            ranks,
+            device_bytes: self.device.memory_bytes,
             events: self.events,
             compute_s: self.compute_s,
             waiting_s: self.waiting_s,

@@ -5,7 +5,7 @@
 //! know: kernels, how a plan was found.
 //!
 //! [`simulate`] runs one clock per rank class, since the ranks of a class execute the same
-//! instructions: 16,384 ranks cost as much as one rank of each class. [`Simulation`] holds the
+//! instructions on equal devices: 16,384 ranks cost as much as one rank of each class. [`Simulation`] holds the
 //! result: seconds of the step, the events of each class in the form in which a run is measured
 //! ([`partita_program::Event`]), memory by kind ([`Memory`]), and [`Simulation::trace`] for a
 //! timeline.
@@ -13,6 +13,7 @@
 
 mod clock;
 mod link;
+mod links;
 mod memory;
 mod timeline;
 

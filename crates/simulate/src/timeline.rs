@@ -15,7 +15,7 @@ impl Simulation {
         let mut tracks: Vec<(TrackId, TrackId)> = Vec::new();
         // Of the link to host memory: both directions at a time.
         let mut of_host: Vec<[Option<TrackId>; 2]> = Vec::new();
-        let class_of = set.class_of_ranks();
+        let class_of = self.class_of_ranks();
         for class in &self.classes {
             let ranks = match class.ranks[..] {
                 [rank] => format!("rank {rank}"),
@@ -31,7 +31,8 @@ impl Simulation {
             of_host.push([host(MoveKind::Load), host(MoveKind::Store)]);
             tracks.push((compute, collectives));
         }
-        for ((run, program), &(compute, _)) in self.classes.iter().zip(&set.programs).zip(&tracks) {
+        for (run, &(compute, _)) in self.classes.iter().zip(&tracks) {
+            let program = &set.programs[run.program];
             for event in &run.events {
                 let instruction = &program.instructions[event.instruction];
                 let origin = &instruction.origin;
@@ -67,7 +68,8 @@ impl Simulation {
                 });
             }
         }
-        for ((run, program), host) in self.classes.iter().zip(&set.programs).zip(&of_host) {
+        for (run, host) in self.classes.iter().zip(&of_host) {
+            let program = &set.programs[run.program];
             for moved in &run.moved {
                 let buffer = program.buffer(moved.moved.buffer);
                 let kind = moved.moved.kind;

@@ -84,7 +84,7 @@ pub fn step_s(partitioned: &Partitioned) -> f64 {
     let Partitioned { graph, mesh, cluster, .. } = partitioned;
     let work_s = |local: &Graph| {
         let own = local.nodes.iter().filter(|node| !node.op.is_collective());
-        own.map(|node| op_s(&cluster.device, local, node, 1)).sum::<f64>()
+        own.map(|node| op_s(cluster, local, node, 1)).sum::<f64>()
     };
     let local = |step: &Step| matches!(step, Step::Slice { .. } | Step::ToPartial { .. });
     let exchanges = partitioned.moves.iter().filter(|m| !local(&m.step.step));

@@ -11,7 +11,7 @@ use crate::factors::{axes_of_factors, dim_sharding, may_split};
 use crate::propagate::Layouts;
 use crate::strategies::{AxisUse, Strategy, Through, combinations, may_pass, overlap};
 use crate::units::Units;
-use partita_cost::{Cluster, Collective, Device, Work};
+use partita_cost::{Cluster, Collective, Work};
 use partita_ir::{FactorKind, Graph, Node, Op, Operation, Phase, Role, Rule, ValueId};
 use partita_mesh::{AxisList, AxisRef, Combiner, DimSharding, Mesh, Sharding};
 
@@ -85,7 +85,7 @@ pub fn assign(situation: &Situation, reshards: &mut dyn Reshards) -> Assignment 
             strategy.leaves_unused(*axis) && options.iter().any(|o| matches!(o, AxisUse::Factor(_)))
         };
         let repeated: usize = uses.iter().filter(repeats).map(|(axis, _)| axis.size).product();
-        let own_s = share_s(&situation.cluster.device, work, strategy.ways());
+        let own_s = share_s(situation.cluster, work, strategy.ways());
         // Whatever its operands and results take, it is no better.
         let is_beaten = |(least, least_s, _): &(usize, f64, Assignment)| {
             repeated > *least || repeated == *least && own_s >= least_s * (1.0 - 1e-9)
@@ -381,15 +381,15 @@ fn work(graph: &Graph, node: &Node) -> Option<Work> {
     first.map(|&value| Work { flops: cost.flops, bytes: cost.bytes, dtype: graph.ty(value).dtype })
 }
 
-/// Seconds of some work on each of `ways` devices that share it.
-fn share_s(device: &Device, work: Option<Work>, ways: usize) -> f64 {
+/// Seconds of some work on the slowest of `ways` devices that share it.
+fn share_s(cluster: &Cluster, work: Option<Work>, ways: usize) -> f64 {
     let share = 1.0 / ways.max(1) as f64;
     work.map_or(0.0, |Work { flops, bytes, dtype }| {
-        device.op_s(&Work { flops: flops * share, bytes: bytes * share, dtype })
+        cluster.op_s(&Work { flops: flops * share, bytes: bytes * share, dtype })
     })
 }
 
-/// Seconds of an op on each of `ways` devices that share its work.
-pub fn op_s(device: &Device, graph: &Graph, node: &Node, ways: usize) -> f64 {
-    share_s(device, work(graph, node), ways)
+/// Seconds of an op on the slowest of `ways` devices that share its work.
+pub fn op_s(cluster: &Cluster, graph: &Graph, node: &Node, ways: usize) -> f64 {
+    share_s(cluster, work(graph, node), ways)
 }

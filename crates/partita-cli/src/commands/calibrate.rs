@@ -204,7 +204,7 @@ impl Calibration {
             bytes_per_s: self.link_bytes_per_s,
             algorithm: Algorithm::Ring,
         };
-        cluster.levels = vec![Level { ranks: None, link }];
+        cluster.levels = vec![Level { ranks: None, link, links: None }];
         cluster.cores = Some(self.cores);
         cluster.check()?;
         Ok(cluster)

@@ -85,20 +85,17 @@ pub fn estimate(args: &EstimateArgs, session: &Session, output: &mut Output) -> 
             workspace_bytes: fit(&|fit| fit.bytes.communication),
             rows: need.fewest.as_ref().map(|fit| fit.rows),
             tokens_per_day: fit(&|fit| fit.tokens_per_day),
-            missing_bytes: need
-                .fewest
-                .is_none()
-                .then_some(need.least_bytes - cluster.device.memory_bytes as f64),
+            missing_bytes: need.fewest.is_none().then_some(need.least_bytes - cluster.memory_bytes() as f64),
         }
     };
     let result = Estimate {
         cluster: cluster.name.clone(),
-        memory_bytes: cluster.device.memory_bytes,
+        memory_bytes: cluster.memory_bytes(),
         parameters,
         active: active_parameters(session.config().model.as_ref())?,
         rule_bytes,
         // The rule counts memory as it is sold: a device of 40 GB holds 40 billion bytes.
-        rule_devices: (rule_bytes / ((cluster.device.memory_bytes >> 30) as f64 * 1e9)).ceil() as usize,
+        rule_devices: (rule_bytes / ((cluster.memory_bytes() >> 30) as f64 * 1e9)).ceil() as usize,
         choices: found.iter().map(choice).collect(),
     };
     answer(&result, Estimate::text, output);

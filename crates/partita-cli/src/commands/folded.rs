@@ -7,6 +7,8 @@ use crate::run::answer;
 use partita::models::active_parameters;
 use partita::predict::step::{Bytes, Forecast};
 use partita::session::Session;
+use partita_mesh::Slice;
+use partita_schedule::PIPELINE_AXIS;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -27,7 +29,7 @@ pub struct Folded {
     pub tokens_per_s: f64,
     /// Model FLOPs, those of the step on one device without recomputation, for each rank, in 10^12 a second.
     pub tflops_per_rank: f64,
-    /// The part of the device's peak that this is.
+    /// The part of the peak of all devices that this is.
     pub mfu: f64,
     /// The share of the step in which the slowest slice waits for others.
     pub bubble: f64,
@@ -35,9 +37,11 @@ pub struct Folded {
     pub exposed_s: f64,
     /// Memory of each slice of the pipeline on one rank.
     pub slices: Vec<BTreeMap<&'static str, f64>>,
-    /// Bytes of the fullest rank.
+    /// The kinds of devices of each slice, if the cluster has several.
+    pub devices: Vec<String>,
+    /// Bytes of the rank with the least room.
     pub peak_bytes: f64,
-    /// Bytes by which it exceeds the device's memory; negative if it fits.
+    /// Bytes by which it exceeds its device's memory; negative if it fits.
     pub exceeds_bytes: f64,
 }
 
@@ -49,8 +53,19 @@ impl Event for Folded {
 pub(crate) fn answer_folded(session: &Session, forecast: &Forecast, output: &mut Output) {
     let (config, mesh) = (session.config(), session.mesh());
     let ranks = mesh.rank_count() as f64;
-    let device = &config.cluster.device;
-    let peak = device.peak(config.matmul_dtype());
+    let cluster = config.cluster.of_first(mesh.rank_count());
+    let peak = cluster.peak(mesh.rank_count(), config.matmul_dtype());
+    let slices = mesh.slices(PIPELINE_AXIS);
+    let kinds = |slice: &Slice| {
+        let mut kinds: Vec<String> = Vec::new();
+        for &rank in &slice.ranks {
+            let kind = &cluster.device_of(rank).kind;
+            if !kinds.contains(kind) {
+                kinds.push(kind.clone());
+            }
+        }
+        kinds.join(", ")
+    };
     let tokens = config.model.stream().map_or(1, |[_, tokens, _]| tokens);
     let step_s = forecast.seconds.step_s;
     let fullest = forecast.fullest().total();
@@ -62,12 +77,13 @@ pub(crate) fn answer_folded(session: &Session, forecast: &Forecast, output: &mut
         step_s,
         tokens_per_s: (config.train.batch * tokens) as f64 / step_s,
         tflops_per_rank: forecast.flops / step_s / ranks / 1e12,
-        mfu: forecast.flops / step_s / ranks / peak,
+        mfu: forecast.flops / step_s / peak,
         bubble: forecast.seconds.bubble_s / step_s,
         exposed_s: forecast.seconds.exposed_s,
         slices: forecast.stages.iter().map(|bytes| bytes.by_kind().into_iter().collect()).collect(),
         peak_bytes: fullest,
-        exceeds_bytes: fullest - device.memory_bytes as f64,
+        exceeds_bytes: fullest - forecast.fill().limit as f64,
+        devices: if cluster.is_mixed() { slices.iter().map(kinds).collect() } else { Vec::new() },
     };
     let stages = forecast.stages.clone();
     answer(&result, |result| result.text(&stages), output);
@@ -94,17 +110,24 @@ impl Folded {
             100.0 * self.bubble,
             seconds(self.exposed_s)
         );
-        let mut head = vec!["slice", "memory"];
+        let is_mixed = !self.devices.is_empty();
+        let mut head = vec!["slice"];
+        head.extend(is_mixed.then_some("device"));
+        head.push("memory");
         head.extend(Bytes::default().by_kind().map(|(name, _)| name));
         let mut rows: Vec<Vec<String>> = Vec::new();
         let mut from = 0;
         for (slice, of) in stages.iter().enumerate() {
             // Slices with equal memory share a row.
-            if stages.get(slice + 1).is_some_and(|next| next == of) {
+            let is_like_next =
+                |next: &Bytes| next == of && self.devices.get(slice) == self.devices.get(slice + 1);
+            if stages.get(slice + 1).is_some_and(is_like_next) {
                 continue;
             }
             let name = if from == slice { slice.to_string() } else { format!("{from}-{slice}") };
-            let mut row = vec![name, bytes(of.total() as u64)];
+            let mut row = vec![name];
+            row.extend(is_mixed.then(|| self.devices[slice].clone()));
+            row.push(bytes(of.total() as u64));
             row.extend(of.by_kind().map(|(_, size)| bytes(size as u64)));
             rows.push(row);
             from = slice + 1;

@@ -227,9 +227,8 @@ impl Tables {
 impl Found {
     fn of(session: &Session, found: &AutoPlan, formula: CostModel) -> Found {
         let pareto = found.pareto();
-        let limit = session.config().cluster.device.memory_bytes;
         let row = |candidate: &Candidate| Row {
-            fits: candidate.bytes <= limit,
+            fits: candidate.fits(),
             idle: candidate.idle.clone(),
             pareto: pareto.iter().any(|other| std::ptr::eq(*other, candidate)),
             flags: candidate.flags(),
@@ -269,7 +268,7 @@ impl Found {
             cluster: session.config().cluster.name.clone(),
             formula,
             candidates: [&found.best].into_iter().chain(&found.others).map(row).collect(),
-            reasons: found.reasons(limit),
+            reasons: found.reasons(),
             searches: found.searched.iter().map(search).collect(),
             refused,
             wall_s: found.wall.as_secs_f64(),

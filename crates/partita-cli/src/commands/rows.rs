@@ -201,7 +201,7 @@ fn predict(measured: &[Measured]) -> Rows {
                 false => fullest.total() + beside,
             };
             // What is not published may have been what makes the step fit.
-            run.measured.is_recompute_known && needed > run.cluster.device.memory_bytes as f64
+            run.measured.is_recompute_known && needed > run.cluster.memory_bytes() as f64
         });
         if let (Some(bytes), Some((measured, kind))) = (bytes, &row.memory) {
             let beside = if kind.contains("nvidia-smi") { DEVICE_BYTES } else { 0.0 };

@@ -10,6 +10,7 @@ use crate::run::answer;
 use partita::price::Price;
 use partita::session::Session;
 use partita_base::Result;
+use partita_cost::Fill;
 use partita_mesh::rank_list;
 use partita_simulate::{ClassRun, MemoryKind, Simulation};
 use serde::Serialize;
@@ -26,21 +27,25 @@ pub struct Predicted {
     pub step_s: f64,
     /// Rows of the batch per second.
     pub rows_per_s: f64,
-    /// Memory of a device of the cluster, in bytes.
+    /// Memory of the device of the rank with the least room, in bytes.
     pub device_bytes: u64,
     /// Whether every rank's memory fits.
     pub fits: bool,
     /// The share of the time in which ranks do not compute, over all ranks.
     pub idle_share: f64,
-    /// Ranks that execute the same program, in one row.
+    /// Ranks that execute the same program on devices of one kind, in one row.
     pub classes: Vec<Class>,
 }
 
-/// The ranks that execute one program.
+/// The ranks that execute one program on devices of one kind.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Class {
     /// The ranks.
     pub ranks: Vec<usize>,
+    /// The kind of their device, if the cluster has several.
+    pub device: Option<String>,
+    /// Memory of each, in bytes.
+    pub device_bytes: u64,
     /// Seconds of compute.
     pub compute_s: f64,
     /// Seconds of waiting for collectives: communication that is not hidden, and bubbles.
@@ -100,18 +105,23 @@ fn note_on_cores(session: &Session) -> Option<String> {
 
 impl Predicted {
     fn of(session: &Session, simulation: &Simulation) -> Predicted {
+        let cluster = session.config().cluster.of_first(session.mesh().rank_count());
+        let kind =
+            |class: &ClassRun| cluster.device_of(class.ranks.first().copied().unwrap_or(0)).kind.clone();
         let class = |class: &ClassRun| Class {
             ranks: class.ranks.clone(),
+            device: cluster.is_mixed().then(|| kind(class)),
+            device_bytes: class.device_bytes,
             compute_s: class.compute_s,
             waiting_s: class.waiting_s,
             host_waiting_s: class.host_waiting_s,
             peak_bytes: class.memory.arena_bytes,
             by_kind: MemoryKind::ALL.iter().map(|kind| kind.name()).zip(class.memory.peak).collect(),
         };
-        let device_bytes = session.config().cluster.device.memory_bytes;
+        let fill = simulation.fullest();
         Predicted {
-            device_bytes,
-            fits: simulation.classes.iter().all(|class| class.memory.arena_bytes as u64 <= device_bytes),
+            device_bytes: fill.limit,
+            fits: fill.fits(),
             mesh: session.mesh().to_string(),
             cluster: session.config().cluster.name.clone(),
             step_s: simulation.step_s,
@@ -134,18 +144,17 @@ impl Predicted {
         let occurs = |kind: &&MemoryKind| self.classes.iter().any(|class| class.by_kind[kind.name()] > 0);
         let shown: Vec<MemoryKind> = MemoryKind::ALL.iter().filter(occurs).copied().collect();
         let row = |class: &Class| {
-            let mut row = vec![
-                rank_list(&class.ranks),
-                seconds(class.compute_s),
-                seconds(class.waiting_s),
-                bytes(class.peak_bytes as u64),
-            ];
+            let mut row = vec![rank_list(&class.ranks)];
+            row.extend(class.device.clone());
+            row.extend([seconds(class.compute_s), seconds(class.waiting_s), bytes(class.peak_bytes as u64)]);
             row.extend(shown.iter().map(|&kind| of(class, kind)));
             let listed: usize = class.by_kind.values().sum();
             row.push(bytes(class.peak_bytes.saturating_sub(listed) as u64));
             row
         };
-        let mut head = vec!["ranks", "compute", "waiting", "peak memory"];
+        let mut head = vec!["ranks"];
+        head.extend(self.classes.iter().any(|class| class.device.is_some()).then_some("device"));
+        head.extend(["compute", "waiting", "peak memory"]);
         head.extend(shown.iter().map(|kind| kind.name()));
         head.push("gaps");
         text += &table(&head, &self.classes.iter().map(row).collect::<Vec<_>>());
@@ -160,12 +169,13 @@ impl Predicted {
             );
         }
         if !self.fits {
-            let largest = self.classes.iter().map(|class| class.peak_bytes).max().unwrap_or(0);
+            let fill = |class: &Class| Fill::new(class.peak_bytes as u64, class.device_bytes);
+            let Fill { bytes: largest, limit } = Fill::fullest(self.classes.iter().map(fill));
             text += &format!(
                 "the step does NOT fit: a rank needs {}, and a device of {} has {} (cluster.memory_bytes)\n",
-                bytes(largest as u64),
+                bytes(largest),
                 self.cluster,
-                bytes(self.device_bytes)
+                bytes(limit)
             );
         }
         text

@@ -187,14 +187,14 @@ fn guesses_of<'a>(session: &Session, jobs: &'a [OnMesh<'a>], freedom: Freedom) -
                 own.block.rows = rows;
                 let forecast = forecast_from(&own, block, cluster, &Software::default(), of_block)?;
                 let (bytes, step_s) = (forecast.fullest().total(), forecast.seconds.step_s);
+                let limit = forecast.fill().limit as f64;
                 // States go to host memory only where they do not fit beside the rest, and fit there.
-                let device = &cluster.device;
                 let kept = forecast.fullest().parameters / job.bytes.parameter;
                 let shared = if matches!(job.zero, 1 | 2) { job.shard_group as f64 } else { 1.0 };
                 let away = job.bytes.host * kept / shared;
-                let fits = (bytes + away) * doubt < device.memory_bytes as f64;
+                let fits = (bytes + away) * doubt < limit;
                 let is_away = *source != layer.source;
-                if is_away && (fits || away > device.host_bytes as f64) {
+                if is_away && (fits || away > cluster.host_bytes() as f64) {
                     continue;
                 }
                 let source = *source;
@@ -209,6 +209,7 @@ fn guesses_of<'a>(session: &Session, jobs: &'a [OnMesh<'a>], freedom: Freedom) -
                     job,
                     step_s,
                     bytes,
+                    limit,
                     away: if is_away { away } else { 0.0 },
                 });
             }
@@ -220,8 +221,7 @@ fn guesses_of<'a>(session: &Session, jobs: &'a [OnMesh<'a>], freedom: Freedom) -
 /// Which recomputation may pay over which ranks: where a step that does not surely fit would, with the seconds of what is
 /// computed again, take less time than the best one that surely fits.
 fn promising(session: &Session, guesses: &[Guess]) -> BTreeSet<(Within, Recomputed)> {
-    let limit = session.config().cluster.device.memory_bytes as f64;
-    let is_safe = |guess: &&Guess| guess.bytes * SURELY < limit;
+    let is_safe = |guess: &&Guess| guess.bytes * SURELY < guess.limit;
     let best_s = guesses.iter().filter(is_safe).map(|guess| guess.step_s).fold(f64::INFINITY, f64::min);
     let mut promising = BTreeSet::new();
     // The fastest layer over each number of ranks that share experts is tried in any case, so that the output can say what

@@ -49,9 +49,11 @@ pub(super) struct Guess<'a> {
     pub microbatches: usize,
     pub order: Order,
     pub job: &'a Job,
-    /// Seconds of a step and bytes of the fullest rank, in closed form.
+    /// Seconds of a step, and bytes of the rank with the least room, in closed form.
     pub step_s: f64,
     pub bytes: f64,
+    /// Bytes that its device holds.
+    pub limit: f64,
     /// Bytes of the fullest rank that are in host memory.
     pub away: f64,
 }
@@ -149,7 +151,7 @@ impl<'a> Pricing<'a> {
     /// Whether what a guess offloads may have to: it does not, as far as known, fit beside the rest.
     fn may_offload(&self, guess: &Guess) -> bool {
         let share = self.expected(guess)[1] / guess.bytes.max(1.0);
-        guess.away == 0.0 || (guess.bytes + guess.away) * share >= self.limit() as f64
+        guess.away == 0.0 || (guess.bytes + guess.away) * share >= guess.limit
     }
 
     /// Seconds and bytes that the programs of a guess are expected to take and need. The bytes of one kind of layer say
@@ -163,13 +165,9 @@ impl<'a> Pricing<'a> {
         [guess.step_s * of_time, guess.bytes * of_bytes]
     }
 
-    fn limit(&self) -> u64 {
-        self.session.config().cluster.device.memory_bytes
-    }
-
     /// The candidates that fit.
     fn fitting(&self) -> impl Iterator<Item = &Candidate> {
-        self.tried.found.iter().filter(|candidate| candidate.bytes <= self.limit())
+        self.tried.found.iter().filter(|candidate| candidate.fits())
     }
 
     /// Seconds of the best candidate that fits.
@@ -179,9 +177,8 @@ impl<'a> Pricing<'a> {
 
     /// What the best of guesses promises.
     fn promise(&self, kin: &Kin) -> Option<Promise> {
-        let limit = self.limit() as f64;
         let of = |guess: &Guess| {
-            let [step_s, bytes] = self.expected(guess);
+            let ([step_s, bytes], limit) = (self.expected(guess), guess.limit);
             // Of another kind of layer than those that were priced, the bytes are hardly known.
             let may_fit = guess.bytes * DOUBT <= limit && !self.of_layers.contains_key(&guess.kind());
             let (fit, key) = match may_fit {
@@ -212,7 +209,8 @@ impl<'a> Pricing<'a> {
                 (2..=MOST_TOLD).contains(&size)
             });
             let promises = with_axis.filter_map(|number| {
-                let is_tight = self.least_bytes(&kin[number]) * ROOM > self.limit() as f64;
+                let is_tight = |guess: &Guess| self.expected(guess)[1] * ROOM > guess.limit;
+                let is_tight = kin[number].iter().all(is_tight);
                 Some((is_tight, self.promise(&kin[number])?, number))
             });
             let best = promises.min_by(|a, b| a.0.cmp(&b.0).then(a.1.order(&b.1)));
@@ -231,7 +229,7 @@ impl<'a> Pricing<'a> {
     /// Prices guesses and corrects what is expected of others.
     fn price(&mut self, chosen: &[Kin]) {
         let (session, small, stages) = (self.session, &self.small, &self.stages);
-        let round = on_all_cores(chosen.len(), self.limit(), self.watch, |number| {
+        let round = on_all_cores(chosen.len(), self.watch, |number| {
             let mut tried = Tried::default();
             for guess in &chosen[number] {
                 match candidate(session, guess, small, stages) {

@@ -105,7 +105,13 @@ impl<'a> Search<'a> {
 
     fn key(&self) -> String {
         let config = self.one.config();
-        format!("{} {} {} {:?}", self.one.mesh(), config.train.batch, self.repeats, self.cluster.levels)
+        let Cluster { levels, others, device, .. } = &self.cluster;
+        format!(
+            "{} {} {} {levels:?} {device:?} {others:?}",
+            self.one.mesh(),
+            config.train.batch,
+            self.repeats
+        )
     }
 
     fn run(&self, model: &Model, time: &mut SearchTime) -> Result<Layouts> {

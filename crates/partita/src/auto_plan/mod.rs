@@ -16,7 +16,7 @@ use crate::price::Price;
 use crate::session::{Session, sets_layouts};
 use layouts::Searches;
 use partita_base::{Diagnostic, Result};
-use partita_cost::{Cluster, Collective};
+use partita_cost::{Cluster, Collective, Fill};
 use partita_ir::Graph;
 use partita_mesh::Mesh;
 use partita_nn::Model;
@@ -53,8 +53,10 @@ pub struct Candidate {
     pub activation_limit: Option<usize>,
     /// Predicted seconds of a step.
     pub step_s: f64,
-    /// Bytes of the fullest rank.
+    /// Bytes of the rank with the least room.
     pub bytes: u64,
+    /// Bytes that its device holds.
+    pub limit: u64,
     /// A mesh axis that shards nothing: its ranks all compute the same.
     pub idle: Option<String>,
     /// The modules of each stage, by the first and the last.
@@ -87,6 +89,16 @@ impl Candidate {
         (is_pipeline && self.timetable != Order::default()).then(|| self.timetable.name())
     }
 
+    /// What the rank with the least room needs beside what its device holds.
+    pub fn fill(&self) -> Fill {
+        Fill::new(self.bytes, self.limit)
+    }
+
+    /// Whether every rank fits its device.
+    pub fn fits(&self) -> bool {
+        self.fill().fits()
+    }
+
     /// Whether optimizer states are in host memory.
     pub fn offloads(&self) -> bool {
         let is_states =
@@ -106,7 +118,8 @@ impl Candidate {
             sequence_parallel: config.plan.sequence_parallel,
             activation_limit: config.train.activation_limit,
             step_s: price.step_s(),
-            bytes: price.bytes(),
+            bytes: price.fullest().bytes,
+            limit: price.fullest().limit,
             idle: None,
             stages: Vec::new(),
         }
@@ -115,10 +128,10 @@ impl Candidate {
     /// The order of candidates: those that fit, then those without idle axes, then the fastest, or of those that do not fit
     /// the smallest. Of equals, the one with
     /// most data parallel ranks.
-    fn rank(&self, limit: u64) -> (bool, bool, f64, [usize; 3]) {
+    fn rank(&self) -> (bool, bool, f64, [usize; 3]) {
         let size = |name: &str| self.mesh.axis_named(name).map_or(1, |axis| axis.size);
-        let is_large = self.bytes > limit;
-        let key = if is_large { self.bytes as f64 } else { self.step_s };
+        let is_large = !self.fits();
+        let key = if is_large { self.fill().missing() as f64 } else { self.step_s };
         (is_large, self.idle.is_some(), key, ["tp", "pp", "fsdp"].map(size))
     }
 }
@@ -339,8 +352,7 @@ impl Tried {
         let refused =
             refused.into_iter().map(|(mesh, source, error)| (mesh, source, error.message)).collect();
         let cluster = &session.config().cluster;
-        let limit = cluster.device.memory_bytes;
-        found.sort_by(|a, b| in_order(a, b, limit));
+        found.sort_by(in_order);
         let mut kept: Vec<Candidate> = Vec::new();
         for candidate in found {
             let same = |other: &Candidate| {
@@ -356,17 +368,18 @@ impl Tried {
             }
         }
         match kept.first() {
-            Some(best) if best.bytes <= limit => {
+            Some(best) if best.fits() => {
                 let best = kept.remove(0);
                 Ok(AutoPlan { best, others: kept, searched, refused, notes, time, wall: start.elapsed() })
             }
             None => Err(main_error.unwrap_or_else(|| Diagnostic::new("E523", "the mesh has no slices"))),
             Some(_) => {
-                let least = kept.iter().map(|candidate| candidate.bytes).min().unwrap_or(0);
+                let least =
+                    kept.iter().map(Candidate::fill).min_by_key(|fill| fill.excess()).unwrap_or_default();
                 Err(Diagnostic::new("E520", "no plan fits the memory of a device")
                     .at(format!("cluster `{}`", cluster.name))
-                    .expected(format!("at most {limit} bytes on a rank"))
-                    .found(format!("at least {least} bytes, {} too many", least.saturating_sub(limit)))
+                    .expected(format!("at most {} bytes on a rank", least.limit))
+                    .found(format!("at least {} bytes, {} too many", least.bytes, least.missing()))
                     .help("use more devices, more microbatches, or devices with more memory"))
             }
         }
@@ -374,14 +387,14 @@ impl Tried {
 }
 
 /// The better candidate first; see [`Candidate::rank`].
-fn in_order(a: &Candidate, b: &Candidate, limit: u64) -> Ordering {
-    let (a, b) = (a.rank(limit), b.rank(limit));
+fn in_order(a: &Candidate, b: &Candidate) -> Ordering {
+    let (a, b) = (a.rank(), b.rank());
     (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2)).then(a.3.cmp(&b.3))
 }
 
 /// Does the parts of a search on all cores, and tells how far it is. What they find is joined in their order, whatever core
 /// is faster.
-fn on_all_cores(parts: usize, limit: u64, watch: Watch, part: impl Fn(usize) -> Tried + Sync) -> Tried {
+fn on_all_cores(parts: usize, watch: Watch, part: impl Fn(usize) -> Tried + Sync) -> Tried {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get()).min(parts);
     let (next, told) = (AtomicUsize::new(0), Mutex::new(Progress { total: parts, ..Progress::default() }));
     let work = || {
@@ -394,7 +407,7 @@ fn on_all_cores(parts: usize, limit: u64, watch: Watch, part: impl Fn(usize) -> 
             let tried = part(number);
             let mut progress = told.lock().unwrap_or_else(PoisonError::into_inner);
             progress.done += 1;
-            let best = progress.best.iter().chain(&tried.found).min_by(|a, b| in_order(a, b, limit)).cloned();
+            let best = progress.best.iter().chain(&tried.found).min_by(|a, b| in_order(a, b)).cloned();
             progress.best = best;
             watch(&progress);
             drop(progress);
@@ -451,9 +464,8 @@ impl Session {
             }
         };
         let pins = self.pins()?;
-        let limit = self.config().cluster.device.memory_bytes;
         let searches = Searches::default();
-        let tried = on_all_cores(meshes.len(), limit, watch, |number| {
+        let tried = on_all_cores(meshes.len(), watch, |number| {
             trial::on_mesh(&self.clone().with_mesh(meshes[number].clone()), model, &pins, freedom, &searches)
         });
         tried.ranked(self, overruled(&pins, &model.forward), start)

@@ -34,15 +34,15 @@ impl AutoPlan {
     /// What the axes of the best plan beyond `pp`, `dp`, `fsdp` and `tp`, and host memory, gain over the best candidate
     /// without each; and of those that were tried in vain, what they would cost, or by how much the smallest candidate is
     /// too large. Nothing of a choice that all candidates have, or none.
-    pub fn reasons(&self, limit: u64) -> Vec<String> {
-        CHOICES.iter().filter_map(|&(choice, what)| self.reason(choice, what, limit)).collect()
+    pub fn reasons(&self) -> Vec<String> {
+        CHOICES.iter().filter_map(|&(choice, what)| self.reason(choice, what)).collect()
     }
 
-    fn reason(&self, choice: &str, what: &str, limit: u64) -> Option<String> {
+    fn reason(&self, choice: &str, what: &str) -> Option<String> {
         let pays = self.best.has(choice);
         let others: Vec<&Candidate> = self.others.iter().filter(|other| other.has(choice) != pays).collect();
         let with = if pays { "without" } else { "with" };
-        if let Some(other) = others.iter().find(|other| other.bytes <= limit && other.idle.is_none()) {
+        if let Some(other) = others.iter().find(|other| other.fits() && other.idle.is_none()) {
             let factor = other.step_s / self.best.step_s.max(f64::MIN_POSITIVE);
             let verdict = if pays { "pays" } else { "does not pay" };
             return Some(format!(
@@ -52,7 +52,7 @@ impl AutoPlan {
             ));
         }
         let verdict = if pays { "is needed" } else { "does not help" };
-        let smallest = others.iter().filter(|other| other.bytes > limit).min_by_key(|other| other.bytes);
+        let smallest = others.iter().filter(|other| !other.fits()).min_by_key(|other| other.fill().missing());
         let Some(smallest) = smallest else {
             // All candidates that fit repeat work.
             let other = others.first()?;
@@ -70,7 +70,7 @@ impl AutoPlan {
             "{choice} ({what}) {verdict}: {tried}, {}, needs {}, {} more than a device has",
             smallest.place(),
             format_bytes(smallest.bytes),
-            format_bytes(smallest.bytes - limit)
+            format_bytes(smallest.fill().missing())
         ))
     }
 }

@@ -88,7 +88,7 @@ impl Session {
             chosen: vec![usize::MAX; layers * layers * submeshes.len()],
             submeshes,
         };
-        let available = config.cluster.device.memory_bytes as f64;
+        let available = config.cluster.memory_bytes() as f64;
         for (submesh, jobs) in jobs.iter().enumerate() {
             for (number, (_, _, job)) in jobs.iter().enumerate() {
                 let Ok(block) = blocks.of(&job.block) else { continue };

@@ -37,7 +37,6 @@ pub(super) fn on_mesh(
     freedom: Freedom,
     searches: &Searches,
 ) -> Tried {
-    let limit = session.config().cluster.device.memory_bytes;
     let trial = |count: usize, order: &Order| {
         let session = session.clone().with_microbatches(count).with_timetable(order.clone());
         Trial::new(session, model, pins, freedom, searches)
@@ -56,9 +55,9 @@ pub(super) fn on_mesh(
             let is_limited = candidate.activation_limit != session.config().train.activation_limit;
             !is_limited && !candidate.plan.entries.iter().any(is_smaller)
         };
-        let fits = found.found.iter().any(|candidate| candidate.bytes <= limit && is_plain(candidate));
+        let fits = found.found.iter().any(|candidate| candidate.fits() && is_plain(candidate));
         let best_s = |tried: &Tried| {
-            let fitting = tried.found.iter().filter(|candidate| candidate.bytes <= limit);
+            let fitting = tried.found.iter().filter(|candidate| candidate.fits());
             fitting.map(|candidate| candidate.step_s).fold(f64::INFINITY, f64::min)
         };
         // Where fewer microbatches fit with values computed again, and faster, more of them gain nothing.
@@ -70,7 +69,7 @@ pub(super) fn on_mesh(
         next += 1;
     }
     let slices = session.mesh().axis_named(PIPELINE_AXIS).map_or(1, |axis| axis.size);
-    let best = tried.found.iter().min_by(|a, b| in_order(a, b, limit)).cloned();
+    let best = tried.found.iter().min_by(|a, b| in_order(a, b)).cloned();
     if let Some(Candidate { source, plan, microbatches, .. }) = best {
         let layers = blocks(&model.forward).len();
         // The stages that a search found are for one on each slice.
@@ -411,10 +410,9 @@ impl<'a> Trial<'a> {
     /// Prices a plan, and where it does not fit, the same with the layers recomputed, with optimizer states in host memory,
     /// or both.
     fn candidates(&self, ranked: Ranked) -> Result<Vec<Candidate>> {
-        let limit = self.session.config().cluster.device.memory_bytes;
         let blocks = blocks(&self.model.forward);
         let first = self.candidate(ranked)?;
-        if first.bytes <= limit {
+        if first.fits() {
             return Ok(vec![first]);
         }
         let mut found = vec![first];
@@ -438,7 +436,7 @@ impl<'a> Trial<'a> {
     /// A candidate that does not fit, with as many bytes kept for the backward pass as do: the compiler chooses what is
     /// computed again. None if none fits, or the config has a limit.
     fn limited(&self, large: &Candidate) -> Option<Candidate> {
-        let (config, limit) = (self.session.config(), self.session.config().cluster.device.memory_bytes);
+        let config = self.session.config();
         if config.train.activation_limit.is_some() {
             return None;
         }
@@ -460,16 +458,16 @@ impl<'a> Trial<'a> {
         let held =
             timetable.and_then(|timetable| (0..timetable.slices.len()).map(|s| timetable.peak(s)).max());
         let in_flight = held.unwrap_or(1).max(1) as u64;
-        let (mut bytes, mut kept) = (large.bytes, all);
+        let (mut fill, mut kept) = (large.fill(), all);
         for attempt in 0..LIMITS {
             // Fewer bytes of each microbatch in flight. What is kept may not be all that is there when memory is fullest, so
             // each step is twice the one before.
             let least = (all >> LIMITS) << attempt;
-            kept = kept.checked_sub((bytes - limit).div_ceil(in_flight).max(least))?;
+            kept = kept.checked_sub(fill.missing().div_ceil(in_flight).max(least))?;
             let session = self.session.clone().with_activation_limit(kept as usize);
             let price = session.price_of(&built).ok()?;
-            bytes = price.bytes();
-            if bytes <= limit {
+            fill = price.fullest();
+            if fill.fits() {
                 let (idle, stages) = (large.idle.clone(), large.stages.clone());
                 let found = Candidate::priced(&session, source, large.plan.clone(), &price);
                 return Some(Candidate { idle, stages, ..found });
@@ -496,12 +494,12 @@ impl<'a> Trial<'a> {
         let Ranked { source, plan, built, idle, .. } = ranked;
         let built = built.map_or_else(|| self.session.built_under(self.model, &plan), Ok)?;
         let price = self.session.price_of(&built)?;
-        let (device, host_bytes) = (&self.session.config().cluster.device, price.host_bytes());
-        if host_bytes > device.host_bytes {
+        let host = price.host(&self.session.config().cluster);
+        if !host.fits() {
             return Err(Diagnostic::new("E520", "what a plan offloads does not fit host memory")
                 .at(format!("cluster `{}`", self.session.config().cluster.name))
-                .expected(format!("at most {} bytes for a device", device.host_bytes))
-                .found(format!("{host_bytes} bytes"))
+                .expected(format!("at most {} bytes for a device", host.limit))
+                .found(format!("{} bytes", host.bytes))
                 .help("offload the states of fewer layers, or shard them over more ranks"));
         }
         let all = blocks(&self.model.forward);

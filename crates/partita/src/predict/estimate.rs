@@ -118,13 +118,13 @@ pub fn needs(model: &Arc<dyn ModelSource>, cluster: &Cluster, most: usize) -> Re
                     need.least_bytes = need.least_bytes.min(bytes.total());
                     let over = if matches!(strategy, Strategy::Zero(_)) { devices as f64 } else { 1.0 };
                     let on_host = parameters * job.bytes.host / over / job.block.tp as f64;
-                    if bytes.total() + CONTEXT_BYTES > cluster.device.memory_bytes as f64
-                        || on_host > cluster.device.host_bytes as f64
+                    if bytes.total() + CONTEXT_BYTES > cluster.memory_bytes() as f64
+                        || on_host > cluster.host_bytes() as f64
                     {
                         continue;
                     }
                     // What a row adds grows with the rows.
-                    let rest = cluster.device.memory_bytes as f64 - CONTEXT_BYTES - bytes.total();
+                    let rest = cluster.memory_bytes() as f64 - CONTEXT_BYTES - bytes.total();
                     let rows = 1 + (rest / bytes.activations.max(1.0)) as usize;
                     let rows = rows.min(64);
                     let job = Job { block: BlockSpec { rows, ..job.block.clone() }, ..job };

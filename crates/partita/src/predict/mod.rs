@@ -11,8 +11,10 @@ pub mod estimate;
 mod exchanges;
 pub mod fit;
 pub mod fold;
+mod forecast;
 pub mod rows;
 pub(crate) mod small;
+mod small_steps;
 pub mod step;
 pub mod unfold;
 

@@ -12,6 +12,7 @@ use super::step::Bytes;
 use crate::models::ModelSource;
 use crate::session::Session;
 use partita_base::{CollectiveId, DType, Diagnostic, Result};
+use partita_cost::Cluster;
 use partita_ir::{Phase, Role};
 use partita_pipeline::{Order, Task, TaskKind, Timetable, block_of};
 use partita_program::{
@@ -67,12 +68,16 @@ pub(super) type ByPlace<T> = Vec<T>;
 /// What one slice does.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct SmallSlice {
+    /// Its layers.
+    pub layers: usize,
     /// Seconds by part.
     pub spent: BTreeMap<Part, ByPlace<Spent>>,
     /// Seconds of a task after it has sent its result to another slice.
     pub behind_send: BTreeMap<Part, ByPlace<f64>>,
     /// When its last task ends.
     pub tasks_end_s: f64,
+    /// Seconds from the end of the tasks of all slices to its own end.
+    pub tail_s: f64,
     /// Bytes of its fullest rank, alignment and placement included.
     pub bytes: Bytes,
     /// Of these, what the forward pass of a microbatch keeps for its backward pass.
@@ -93,8 +98,6 @@ pub(super) type Message = (usize, usize, usize);
 /// A small step.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Small {
-    /// Layers of each stage.
-    pub layers: Vec<usize>,
     /// The blocks that repeat together as one layer.
     pub period: usize,
     /// The slices, each with one stage.
@@ -109,6 +112,8 @@ pub(super) struct Small {
 pub(crate) struct SmallStep {
     /// The session with few layers, microbatches and stages.
     pub session: Session,
+    /// Layers of each stage.
+    layers: Vec<usize>,
     /// The blocks of its model.
     pub blocks: Blocks,
     /// Its step.
@@ -132,7 +137,10 @@ impl SmallStep {
         let rows = train.batch / train.microbatches.max(1) * microbatches;
         let source = session.config().model.with_layers(layers.iter().sum()).ok_or_else(not_folded)?;
         let mut mesh = session.mesh().clone();
-        let cluster = session.config().cluster.resized(&mesh, PIPELINE_AXIS, stages);
+        // What is chosen for all slices is chosen for the slowest one.
+        let whole = &session.config().cluster;
+        let slowest = whole.slowest_slice(&mesh, PIPELINE_AXIS);
+        let cluster = whole.like_slice(&mesh, PIPELINE_AXIS, slowest, stages);
         mesh.axes.iter_mut().filter(|axis| axis.name == PIPELINE_AXIS).for_each(|axis| axis.size = stages);
         let order = Order::named(if splits_backward(session)? { "zb-h1" } else { "1f1b" })?;
         let small = session.clone().with_model(source).with_mesh(mesh).with_cluster(cluster);
@@ -147,49 +155,62 @@ impl SmallStep {
         let built = small.built_under(&model, &staged(&plan, &blocks, layers)?)?;
         let set = small.lower(&built)?;
         let simulation = simulate(&set, &small.config().cluster)?;
-        Ok(SmallStep { session: small, blocks, built, set, simulation })
+        Ok(SmallStep { session: small, layers: layers.to_vec(), blocks, built, set, simulation })
     }
 }
 
 impl Small {
-    /// What the slices of the small step do; the arguments and errors are those of [`SmallStep::of`].
-    pub fn of(session: &Session, plan: Option<&Plan>, layers: &[usize]) -> Result<Small> {
-        let SmallStep { session: small, blocks, built, set, simulation } =
-            SmallStep::of(session, plan, layers)?;
+    /// What the slices of the small step do on clusters like these; the other arguments and errors are those of
+    /// [`SmallStep::of`].
+    pub fn on(
+        clusters: &[Cluster],
+        session: &Session,
+        plan: Option<&Plan>,
+        layers: &[usize],
+    ) -> Result<Vec<Small>> {
+        let step = SmallStep::of(session, plan, layers)?;
+        let on = |cluster: &Cluster| match *cluster == step.session.config().cluster {
+            true => Small::of(&step, &step.simulation),
+            false => Small::of(&step, &simulate(&step.set, cluster)?),
+        };
+        clusters.iter().map(on).collect()
+    }
+
+    /// What the slices of a small step do as it ran over a clock.
+    fn of(step: &SmallStep, simulation: &Simulation) -> Result<Small> {
+        let SmallStep { session: small, blocks, built, set, .. } = step;
         let microbatches = small.config().train.microbatches;
-        let timetable = small.config().train.timetable.timetable(layers.len(), microbatches)?;
+        let timetable = small.config().train.timetable.timetable(step.layers.len(), microbatches)?;
         let slice = |(number, stage): (usize, &partita_schedule::Stage)| {
-            let own = set.programs.iter().zip(&simulation.classes);
+            let own = simulation.classes.iter().map(|run| (&set.programs[run.program], run));
             let own: Vec<(&Program, &ClassRun)> =
                 own.filter(|(program, _)| stage.position(program.rank()).is_some()).collect();
-            let reading = Reading {
-                set: &set,
-                tasks: &timetable.slices[number],
-                blocks: &blocks,
-                is_several: microbatches > 1,
-            };
+            let reading =
+                Reading { set, tasks: &timetable.slices[number], blocks, is_several: microbatches > 1 };
             let read = own.iter().map(|(program, run)| reading.of(program, run));
             let total = |of: &SmallSlice| of.spent.values().flatten().map(|spent| spent.sum()).sum::<f64>();
             let slowest = read.max_by(|a, b| total(a).total_cmp(&total(b))).unwrap_or_default();
             let fullest = own.iter().max_by_key(|(program, _)| program.arena_bytes);
             SmallSlice {
+                layers: step.layers[number],
                 bytes: fullest.map(|(_, run)| bytes(run)).unwrap_or_default(),
-                saved: fullest.map_or_else(Vec::new, |(program, _)| saved(program, microbatches, &blocks)),
-                parameters: fullest.map_or_else(Vec::new, |(program, _)| parameters(program, &blocks)),
+                saved: fullest.map_or_else(Vec::new, |(program, _)| saved(program, microbatches, blocks)),
+                parameters: fullest.map_or_else(Vec::new, |(program, _)| parameters(program, blocks)),
+                tail_s: own.iter().map(|(_, run)| run.end_s).fold(0.0, f64::max),
                 in_flight: timetable.peak(number) as f64,
                 accumulates: accumulates(&timetable, number),
                 accumulated: fullest.map_or(0.0, |(program, run)| accumulated(program, run, microbatches)),
                 ..slowest
             }
         };
-        let slices: Vec<SmallSlice> = built.stages.iter().enumerate().map(slice).collect();
+        let mut slices: Vec<SmallSlice> = built.stages.iter().enumerate().map(slice).collect();
         let tasks_end_s = slices.iter().map(|slice| slice.tasks_end_s).fold(0.0, f64::max);
+        slices.iter_mut().for_each(|slice| slice.tail_s -= tasks_end_s);
         Ok(Small {
-            layers: layers.to_vec(),
             period: blocks.period,
             slices,
             tail_s: simulation.step_s - tasks_end_s,
-            sent: [Phase::Forward, Phase::InputGrad].map(|phase| messages(&built, &set, phase)),
+            sent: [Phase::Forward, Phase::InputGrad].map(|phase| messages(built, set, phase)),
         })
     }
 }

@@ -13,8 +13,9 @@
 use super::block::{Block, BlockSpec, Item, Place, Recompute, Traced, Work};
 use super::bytes::bytes_of_slices;
 use super::exchanges::Exchanges;
+pub use super::forecast::{Bytes, Forecast};
 use partita_base::{DType, Result};
-use partita_cost::{Cluster, Collective as Cost};
+use partita_cost::{Cluster, Collective as Cost, Device};
 use partita_ir::Phase;
 use partita_pipeline::{Order, Task, TaskKind};
 use partita_program::CollectiveKind;
@@ -135,60 +136,6 @@ const UNFUSED: f64 = 0.6;
 /// The part of a link's bandwidth that a collective reaches.
 pub(super) const LINK: f64 = 0.8;
 
-/// Bytes of one rank at the fullest moment of a step, by kind.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Bytes {
-    /// Parameters.
-    pub parameters: f64,
-    /// Gradients.
-    pub gradients: f64,
-    /// States of the optimizer.
-    pub optimizer_state: f64,
-    /// What the forward passes in flight keep, and scratch memory.
-    pub activations: f64,
-    /// Gathered parameters and messages.
-    pub communication: f64,
-}
-
-impl Bytes {
-    /// All of them.
-    pub fn total(&self) -> f64 {
-        self.parameters + self.gradients + self.optimizer_state + self.activations + self.communication
-    }
-
-    /// Names and bytes.
-    pub fn by_kind(&self) -> [(&'static str, f64); 5] {
-        [
-            ("parameters", self.parameters),
-            ("gradients", self.gradients),
-            ("optimizer state", self.optimizer_state),
-            ("activations", self.activations),
-            ("communication", self.communication),
-        ]
-    }
-}
-
-/// A predicted step.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Forecast {
-    /// Its seconds.
-    pub seconds: StepSeconds,
-    /// Arithmetic of the step on one device, without recomputation. What ranks compute more than once under a plan, or
-    /// because a layer is recomputed, does not count.
-    pub flops: f64,
-    /// Parameters of the whole model; tied ones count once.
-    pub parameters: f64,
-    /// Bytes of the first and of the fullest slice.
-    pub stages: Vec<Bytes>,
-}
-
-impl Forecast {
-    /// The fullest slice.
-    pub fn fullest(&self) -> Bytes {
-        self.stages.iter().copied().max_by(|a, b| a.total().total_cmp(&b.total())).unwrap_or_default()
-    }
-}
-
 /// Seconds of compute and of collectives.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 struct Seconds {
@@ -240,18 +187,16 @@ struct Rates {
 fn item_s(item: &Item, cluster: &Cluster, rates: Rates) -> Seconds {
     let Rates { matmul: matmul_rate, casts, attention } = rates;
     let one = Seconds { kernels: 1.0, ..Seconds::default() };
-    let device = &cluster.device;
-    let memory_s = device.memory_s(item.bytes.max(1.0));
-    let matmul_s = |flops: f64, part: f64| (device.arithmetic_s(flops, item.dtype) / part).max(memory_s);
-    match &item.work {
-        Work::Matmul => {
-            let rate = if item.place == Place::Layers { matmul_rate } else { 1.0 };
-            // What a matmul in 8 bits reads is rounded and written first.
-            let casts_s = if rate > 1.0 { casts * memory_s } else { 0.0 };
-            Seconds { compute: matmul_s(item.flops, rate) + casts_s, ..one }
-        }
-        Work::Attention { causal, backward, scores } => {
-            let seconds = match attention {
+    let compute_s = |device: &Device| {
+        let memory_s = device.memory_s(item.bytes.max(1.0));
+        let matmul_s = |flops: f64, part: f64| (device.arithmetic_s(flops, item.dtype) / part).max(memory_s);
+        match &item.work {
+            Work::Matmul => {
+                let rate = if item.place == Place::Layers { matmul_rate } else { 1.0 };
+                // What a matmul in 8 bits reads is rounded and written first.
+                matmul_s(item.flops, rate) + if rate > 1.0 { casts * memory_s } else { 0.0 }
+            }
+            Work::Attention { causal, backward, scores } => match attention {
                 AttentionKernel::Fused(part) => {
                     matmul_s(if *causal { item.flops / 2.0 } else { item.flops }, part)
                 }
@@ -260,10 +205,15 @@ fn item_s(item: &Item, cluster: &Cluster, rates: Rates) -> Seconds {
                     let (flops, bytes) = if *backward { (0.8, 17.0) } else { (1.0, 13.0) };
                     matmul_s(item.flops * flops, part) + device.memory_s((scores * bytes).max(1.0))
                 }
-            };
-            Seconds { compute: seconds, ..one }
+            },
+            Work::Elementwise => memory_s,
+            Work::Collective(..) => 0.0,
         }
-        Work::Elementwise => Seconds { compute: memory_s, ..one },
+    };
+    match &item.work {
+        Work::Matmul | Work::Attention { .. } | Work::Elementwise => {
+            Seconds { compute: cluster.slowest(compute_s), ..one }
+        }
         Work::Collective(kind, members) => {
             let cost = match kind {
                 CollectiveKind::AllReduce => Cost::AllReduce,
@@ -423,7 +373,8 @@ impl Priced {
         // States are loaded and stored during the update.
         let of_layer = block.layer(|traced| traced.parameters.iter().sum());
         let of_slice = elements + of_layer * (layers_per_slice - 1.0);
-        let host_s = of_slice * job.bytes.host / sharded / cluster.device.host_bytes_per_s;
+        let host_bytes = of_slice * job.bytes.host / sharded;
+        let host_s = cluster.slowest(|device| host_bytes / device.host_bytes_per_s);
         let update_s = update_s.max(host_s);
         Priced { pieces, exchanges: Exchanges::of(job, block, cluster), update_s }
     }
@@ -513,7 +464,10 @@ pub fn forecast_from(
     let seconds = Priced::unfolded(job, block, cluster, of_block).seconds(job, software)?;
     let counts = job.layers_of_stages();
     let stages = bytes_of_slices(job, block, &counts, &seconds.in_flight);
-    Ok(Forecast { seconds, flops: model_flops(job, block), parameters: whole_parameters(job, block), stages })
+    let ranks = job.dp * job.block.tp * job.block.ep;
+    let limits = (0..job.pp).map(|slice| cluster.memory_of(slice * ranks..(slice + 1) * ranks)).collect();
+    let (flops, parameters) = (model_flops(job, block), whole_parameters(job, block));
+    Ok(Forecast { seconds, flops, parameters, stages, limits })
 }
 
 /// Arithmetic of a step on one device, without recomputation: the backward pass does twice that of the forward pass.

@@ -12,6 +12,8 @@ use super::small::{
     ByPlace, Part, STAGES, Small, SmallSlice, Spent, not_folded, period_and_before, repeated_blocks,
     splits_backward,
 };
+pub use super::small_steps::SmallSteps;
+use super::small_steps::{SmallPair, few_layers};
 use super::step::{Bytes, Forecast, StepSeconds};
 use crate::session::Session;
 use partita_base::{Diagnostic, Result};
@@ -19,7 +21,7 @@ use partita_mesh::Slice;
 use partita_pipeline::{Order, Task, TaskKind, Timetable, mark};
 use partita_schedule::{PIPELINE_AXIS, Plan, Primitive};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Predicts the step of a session. A plan is that of the whole model; none is the plan of the session.
 ///
@@ -28,36 +30,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// of other numbers, E474 for a mesh that the cluster does not hold; what building, lowering and simulating refuse.
 pub fn forecast(session: &Session, plan: Option<&Plan>) -> Result<Forecast> {
     forecast_with(session, plan, &SmallSteps::default())
-}
-
-/// The small steps of forecasts: steps that differ only in their slices, microbatches or the order of tasks share theirs.
-#[derive(Debug, Default)]
-pub struct SmallSteps {
-    known: Mutex<BTreeMap<String, Arc<[Small; 2]>>>,
-}
-
-impl SmallSteps {
-    /// The small steps of a session; they are built without holding up others.
-    fn of(&self, session: &Session, plan: Option<&Plan>, stages: usize) -> Result<Arc<[Small; 2]>> {
-        let (config, mut mesh) = (session.config(), session.mesh().clone());
-        let cluster = config.cluster.resized(&mesh, PIPELINE_AXIS, stages);
-        mesh.axes.retain(|axis| axis.name != PIPELINE_AXIS);
-        let (microbatches, rows) = (config.train.microbatches, rows_of_microbatch(session)?);
-        let key = format!(
-            "{stages} {mesh} {:?} {rows} {} {} {} {plan:?}",
-            cluster.levels,
-            microbatches.min(super::small::MICROBATCHES),
-            splits_backward(session)?,
-            config.plan.sequence_parallel
-        );
-        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(small) = known().get(&key) {
-            return Ok(small.clone());
-        }
-        let small = Arc::new(few_and_more(session, plan, stages)?);
-        known().insert(key, small.clone());
-        Ok(small)
-    }
 }
 
 /// As [`forecast`], with the small steps of other forecasts of the same model and config.
@@ -121,7 +93,8 @@ pub fn unfolded(session: &Session, plan: Option<&Plan>, small: &SmallSteps) -> R
     let stages = timetable.stages.min(STAGES);
     let small = small.of(session, plan, stages)?;
     let (slice_of, splits) = (timetable.slice_of_stage(), splits_backward(session)?);
-    let step = Unfolded { counts, timetable, slice_of, small, splits };
+    let kind_of = config.cluster.kinds_of_slices(session.mesh(), PIPELINE_AXIS);
+    let step = Unfolded { counts, timetable, slice_of, kind_of, small, splits };
     let delays = step.delays(session, &slices);
     let mut tasks = Vec::new();
     let seconds = step.seconds(&delays, &mut tasks)?;
@@ -137,6 +110,7 @@ pub fn unfolded(session: &Session, plan: Option<&Plan>, small: &SmallSteps) -> R
         flops: 3.0 * microbatches as f64 * whole(one_flops, two_flops),
         parameters: whole(one, two),
         stages: (0..slices.len()).map(|slice| step.bytes(slice)).collect(),
+        limits: slices.iter().map(|slice| config.cluster.memory_of(slice.ranks.iter().copied())).collect(),
         seconds,
     };
     let layers = (0..step.counts.len()).map(|stage| step.layers(stage)).collect();
@@ -148,35 +122,6 @@ fn timetable(order: &Order, slices: usize, microbatches: usize) -> Result<Timeta
     match slices {
         1 => Order::default().timetable(1, microbatches),
         _ => order.timetable(slices, microbatches),
-    }
-}
-
-/// The layers on each stage of the smaller one of the small steps; the larger one has one more on each. A layer hides the
-/// gathers of the next one, and norms of gradients are taken while the next two are on their way, so a stage needs two of
-/// them; and with too few, memory is fullest in another part of the step than with many. On the last one of three stages the
-/// head and the loss take the place of one.
-fn few_layers(stages: usize) -> Vec<usize> {
-    match stages {
-        1 => vec![3],
-        2 => vec![2, 2],
-        _ => vec![2, 2, 1],
-    }
-}
-
-/// The small steps, on two cores.
-fn few_and_more(session: &Session, plan: Option<&Plan>, stages: usize) -> Result<[Small; 2]> {
-    let few = few_layers(stages);
-    let more: Vec<usize> = few.iter().map(|layers| layers + 1).collect();
-    let session = session.clone().in_this_process().only_priced();
-    let small = |layers: &[usize]| Small::of(&session, plan, layers);
-    let (few, more) = std::thread::scope(|scope| {
-        let other = scope.spawn(|| small(&few));
-        let more = small(&more);
-        (other.join(), more)
-    });
-    match few {
-        Ok(few) => Ok([few?, more?]),
-        Err(panic) => std::panic::resume_unwind(panic),
     }
 }
 
@@ -244,50 +189,53 @@ struct Unfolded {
     timetable: Timetable,
     /// The slice of each stage.
     slice_of: Vec<usize>,
-    small: Arc<[Small; 2]>,
+    /// The kind of devices of each slice.
+    kind_of: Vec<usize>,
+    small: Arc<SmallPair>,
     /// Whether the small steps run input gradients and weight gradients apart.
     splits: bool,
 }
 
 impl Unfolded {
+    /// The smaller one of the small steps, for what does not depend on devices.
     fn few(&self) -> &Small {
-        &self.small[0]
+        &self.small[0][0]
     }
 
-    fn more(&self) -> &Small {
-        &self.small[1]
+    /// The small steps on the devices of a slice.
+    fn on_slice(&self, slice: usize) -> [&Small; 2] {
+        let kind = self.kind_of[slice];
+        [&self.small[0][kind], &self.small[1][kind]]
     }
 
-    /// The stage of the small steps that a stage is like.
-    fn like_of(&self, stage: usize) -> usize {
+    /// The slices of the small steps that do what a stage does.
+    fn small(&self, stage: usize) -> [&SmallSlice; 2] {
         let last = self.few().slices.len() - 1;
-        match stage {
+        let like = match stage {
             0 => 0,
             stage if stage + 1 == self.counts.len() => last,
             _ => 1.min(last),
-        }
+        };
+        self.on_slice(self.slice_of[stage]).map(|small| &small.slices[like])
     }
 
-    /// A figure of so many layers, from that of one stage of the two small steps, which grows by equal amounts.
-    fn of_layers(&self, like: usize, layers: f64, few: f64, more: f64) -> f64 {
-        let beyond = layers - self.few().layers[like] as f64;
-        let between = (self.more().layers[like] - self.few().layers[like]) as f64;
-        few + (more - few) * beyond / between
+    /// Those of a stage in the middle, on the devices of a slice.
+    fn middle(&self, slice: usize) -> [&SmallSlice; 2] {
+        let like = 1.min(self.few().slices.len() - 1);
+        self.on_slice(slice).map(|small| &small.slices[like])
     }
 
-    /// A figure by place of a stage like this one with so many blocks.
-    fn like_stage(&self, stage: usize, counts: &[f64], figure: Figure) -> f64 {
-        let like = self.like_of(stage);
-        let [few, more] = [self.few(), self.more()].map(|small| &small.slices[like]);
+    /// A figure by place of a stage like these with so many blocks.
+    fn like(&self, [few, more]: [&SmallSlice; 2], counts: &[f64], figure: Figure) -> f64 {
         let of = |(place, &count): (usize, &f64)| {
-            self.of_layers(like, count, figure(few, place), figure(more, place))
+            of_layers(count, [few.layers, more.layers], [figure(few, place), figure(more, place)])
         };
         counts.iter().enumerate().map(of).sum::<f64>().max(0.0)
     }
 
     /// A figure by place of a stage.
     fn of_stage(&self, stage: usize, figure: Figure) -> f64 {
-        self.like_stage(stage, &self.counts[stage], figure)
+        self.like(self.small(stage), &self.counts[stage], figure)
     }
 
     /// A figure of a slice: the sum over its stages, where what belongs to no layer counts once.
@@ -303,7 +251,7 @@ impl Unfolded {
             // Then there are stages between the first and the last one.
             several => {
                 let none = vec![0.0; self.few().period + 1];
-                (several - 1) as f64 * self.like_stage(1, &none, figure)
+                (several - 1) as f64 * self.like(self.middle(slice), &none, figure)
             }
         }
     }
@@ -335,14 +283,14 @@ impl Unfolded {
 
     /// The seconds of what is left over from the last task of a stage, and runs with that of the next stage of its slice:
     /// norms of the gradients of its last layers, whatever the number of its layers.
-    fn left_over(&self) -> f64 {
+    fn left_over(&self, slice: usize) -> f64 {
         let none = vec![0.0; self.few().period + 1];
         let beside = |wanted: fn(&Part) -> bool| {
             let in_part = |small: &SmallSlice, place: usize| -> f64 {
                 let own = small.spent.iter().filter(|(part, _)| wanted(part));
                 own.map(|(_, spent)| spent[place].compute).sum()
             };
-            self.like_stage(1, &none, &in_part)
+            self.like(self.middle(slice), &none, &in_part)
         };
         // All that happens once a step grows with the layers, wherever it runs.
         let of_step = beside(|part| matches!(part, Part::After | Part::Along(..)));
@@ -358,7 +306,7 @@ impl Unfolded {
     }
 
     /// The microbatch of the small steps that a microbatch is like.
-    fn like(&self, microbatch: usize) -> usize {
+    fn like_microbatch(&self, microbatch: usize) -> usize {
         let last = self.timetable.microbatches - 1;
         match microbatch {
             0 => 0,
@@ -380,17 +328,17 @@ impl Unfolded {
 
     /// The seconds of a task that run ahead of all tasks.
     fn ahead(&self, task: Task) -> Spent {
-        let like = self.like(task.microbatch);
+        let like = self.like_microbatch(task.microbatch);
         let kinds = self.kinds(task.kind).iter();
         kinds.fold(Spent::default(), |sum, &kind| sum.plus(self.spent(task.stage, Part::Ahead(kind, like))))
     }
 
     /// The seconds of a task, and those of them after it has sent its result.
     fn task(&self, task: Task) -> (Spent, f64) {
-        let like = self.like(task.microbatch);
+        let like = self.like_microbatch(task.microbatch);
         let (mut all, mut behind) = (Spent::default(), 0.0);
         if self.is_behind_another(task) {
-            all.compute = self.left_over();
+            all.compute = self.left_over(self.slice_of[task.stage]);
         }
         for (number, &kind) in self.kinds(task.kind).iter().enumerate() {
             let own = [Part::Task(kind, like), Part::Along(kind, like)];
@@ -454,7 +402,7 @@ impl Unfolded {
                             .map(|end| end + delays[stage][1]),
                     };
                     let Some(ready) = ready else { break };
-                    let alike = (stage, task.kind, self.like(number));
+                    let alike = (stage, task.kind, self.like_microbatch(number));
                     let (own, behind) = *known.entry(alike).or_insert_with(|| self.task(*task));
                     let begin_s = running.now.max(ready);
                     running.now = begin_s + own.sum();
@@ -480,11 +428,7 @@ impl Unfolded {
             end_s = end_s.max(running.now);
             running.busy = running.busy.plus(self.once(slice, Part::After));
         }
-        let layers = (0..slices.len()).map(|slice| self.own(slice).map(|stage| self.layers(stage)).sum());
-        let layers = layers.fold(0.0, f64::max);
-        // The stage with most layers ends last.
-        let tail_s = self.of_layers(self.like_of(1), layers, self.few().tail_s, self.more().tail_s).max(0.0);
-        let step_s = end_s + tail_s;
+        let step_s = end_s + self.tail_s(slices.len());
         let busiest = slices.iter().map(|slice| slice.busy).max_by(|a, b| a.sum().total_cmp(&b.sum()));
         let busiest = busiest.unwrap_or_default();
         let in_flight = (0..stages).map(|stage| self.in_flight(self.slice_of[stage]));
@@ -495,6 +439,28 @@ impl Unfolded {
             bubble_s: (step_s - busiest.sum()).max(0.0),
             in_flight: in_flight.collect(),
         })
+    }
+
+    /// Seconds from the end of the tasks of all slices to the end of the step.
+    fn tail_s(&self, slices: usize) -> f64 {
+        let layers = |slice: usize| self.own(slice).map(|stage| self.layers(stage)).sum::<f64>();
+        match &*self.small {
+            [few, more] if few.len() == 1 => {
+                let most = (0..slices).map(layers).fold(0.0, f64::max);
+                // The slice with most layers ends last.
+                let [one, other] = self.middle(0).map(|small| small.layers);
+                of_layers(most, [one, other], [few[0].tail_s, more[0].tail_s]).max(0.0)
+            }
+            // Which slice ends last depends on its devices.
+            _ => {
+                let of_stage = |slice: usize, stage: usize| {
+                    let [few, more] = self.small(stage);
+                    of_layers(layers(slice), [few.layers, more.layers], [few.tail_s, more.tail_s])
+                };
+                let ends = (0..slices).flat_map(|slice| self.own(slice).map(move |stage| (slice, stage)));
+                ends.map(|(slice, stage)| of_stage(slice, stage)).fold(0.0, f64::max)
+            }
+        }
     }
 
     /// The microbatches in flight on a slice for each of its stages.
@@ -524,7 +490,7 @@ impl Unfolded {
         for stage in self.own(slice) {
             saved += self.of_stage(stage, &saved_at) * in_flight;
             communication = communication.max(self.of_stage(stage, &communication_at));
-            if accumulates && !self.few().slices[self.like_of(stage)].accumulates {
+            if accumulates && !self.small(stage)[0].accumulates {
                 let [all, some] =
                     [self.of_stage(stage, &accumulated_at), self.of_stage(stage, &gradients_at)];
                 missing += (all - some).max(0.0);
@@ -542,6 +508,11 @@ impl Unfolded {
         let activations = rest - gradients - communication;
         Bytes { parameters, gradients, optimizer_state, activations, communication }
     }
+}
+
+/// A figure of so many layers, from that of stages of fewer and of more, which grows by equal amounts.
+fn of_layers(layers: f64, [few, more]: [usize; 2], [of_few, of_more]: [f64; 2]) -> f64 {
+    of_few + (of_more - of_few) * (layers - few as f64) / (more as f64 - few as f64)
 }
 
 /// A figure of a slice of a small step, by place.

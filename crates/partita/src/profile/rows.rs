@@ -82,8 +82,11 @@ pub fn rows(recording: &Recording, cluster: &Cluster, by: By, sort: Sort) -> (Ve
     let ranks = &recording.ranks;
     let mut sums = Sums::new();
     let mut busy_ns = 0;
-    let priced: Vec<Vec<f64>> =
-        ranks.programs.iter().map(|program| computing_s(program, &cluster.device)).collect();
+    let priced: Vec<Vec<f64>> = ranks
+        .programs
+        .iter()
+        .map(|program| computing_s(program, cluster.device_of(program.rank())))
+        .collect();
     for step in &recording.steps {
         for done in step.instructions(ranks).into_iter().flatten() {
             busy_ns += done.thread_ns;

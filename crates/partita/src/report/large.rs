@@ -107,10 +107,9 @@ fn counted(number: usize, of: &str) -> String {
 fn facts(session: &Session, large: &LargeStep) -> Vec<(String, String)> {
     let (config, forecast) = (session.config(), &large.forecast);
     let (step_s, ranks) = (forecast.seconds.step_s, session.mesh().rank_count());
-    let device = &config.cluster.device;
-    let peak = device.peak(config.matmul_dtype());
-    let rate = forecast.flops / step_s.max(f64::MIN_POSITIVE) / ranks as f64;
-    let fullest = forecast.fullest().total() as u64;
+    let peak = config.cluster.peak(ranks, config.matmul_dtype());
+    let rate = forecast.flops / step_s.max(f64::MIN_POSITIVE);
+    let fill = forecast.fill();
     let share = |seconds: f64| format!("{:.1}%", 100.0 * seconds / step_s.max(f64::MIN_POSITIVE));
     let mut facts = vec![
         ("parameters", format!("{:.0}", forecast.parameters)),
@@ -123,10 +122,10 @@ fn facts(session: &Session, large: &LargeStep) -> Vec<(String, String)> {
         ("of the peak (MFU)", format!("{:.1}%", 100.0 * rate / peak)),
         ("bubble", share(forecast.seconds.bubble_s)),
         ("communication not hidden", share(forecast.seconds.exposed_s)),
-        ("peak memory", format!("{} of {}", format_bytes(fullest), format_bytes(device.memory_bytes))),
+        ("peak memory", format!("{} of {}", format_bytes(fill.bytes), format_bytes(fill.limit))),
     ];
-    if fullest > device.memory_bytes {
-        facts.push(("does not fit", format!("{} too much", format_bytes(fullest - device.memory_bytes))));
+    if !fill.fits() {
+        facts.push(("does not fit", format!("{} too much", format_bytes(fill.missing()))));
     }
     facts.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
 }
@@ -137,7 +136,9 @@ fn groups(large: &LargeStep) -> Vec<std::ops::Range<usize>> {
     let alike = |a: usize, b: usize| {
         let [a_bytes, b_bytes] = [a, b].map(|slice| large.forecast.stages[slice]);
         let near = |a: f64, b: f64| (a - b).abs() <= 1e-3 * a.abs().max(b.abs());
-        near(a_bytes.total(), b_bytes.total()) && near(layers[a], layers[b])
+        near(a_bytes.total(), b_bytes.total())
+            && near(layers[a], layers[b])
+            && large.forecast.limits[a] == large.forecast.limits[b]
     };
     let mut groups: Vec<std::ops::Range<usize>> = Vec::new();
     for slice in 0..large.forecast.stages.len() {
@@ -160,7 +161,6 @@ fn layers_of_slices(large: &LargeStep) -> Vec<f64> {
 /// A cell for each group of slices.
 fn mesh(session: &Session, slices: &[Slice], large: &LargeStep) -> Body {
     let mesh = session.mesh();
-    let device = session.config().cluster.device.memory_bytes.max(1) as f64;
     let layers = layers_of_slices(large);
     let cell = |group: std::ops::Range<usize>| {
         let bytes = large.forecast.stages[group.start];
@@ -178,7 +178,7 @@ fn mesh(session: &Session, slices: &[Slice], large: &LargeStep) -> Body {
                 String::new()
             },
             holds,
-            filled: bytes.total() / device,
+            filled: bytes.total() / large.forecast.limits[group.start].max(1) as f64,
         }
     };
     let axes = mesh.axes.iter().map(|axis| (axis.name.clone(), axis.size)).collect();

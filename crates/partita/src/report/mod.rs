@@ -169,8 +169,7 @@ fn facts(
     measured: &Measured,
 ) -> Vec<(String, String)> {
     let config = session.config();
-    let most = simulation.classes.iter().map(|class| class.memory.arena_bytes).max().unwrap_or(0) as u64;
-    let device = config.cluster.device.memory_bytes;
+    let fill = simulation.fullest();
     let mut facts = vec![
         ("parameters", parameters.to_string()),
         ("ranks", set.rank_count().to_string()),
@@ -183,10 +182,10 @@ fn facts(
             format!("{:.1}", config.train.batch as f64 / simulation.step_s.max(f64::MIN_POSITIVE)),
         ),
         ("ranks compute", format!("{:.0}% of the time", 100.0 * (1.0 - simulation.idle_share()))),
-        ("peak memory", format!("{} of {}", format_bytes(most), format_bytes(device))),
+        ("peak memory", format!("{} of {}", format_bytes(fill.bytes), format_bytes(fill.limit))),
     ];
-    if most > device {
-        facts.push(("does not fit", format!("{} too much", format_bytes(most - device))));
+    if !fill.fits() {
+        facts.push(("does not fit", format!("{} too much", format_bytes(fill.missing()))));
     }
     if let Some(profiled) = measured.profiled {
         let steps = &profiled.recording.steps;
@@ -200,7 +199,6 @@ fn facts(
 fn mesh(session: &Session, built: &Built, simulation: &Simulation) -> Body {
     let mesh = session.mesh();
     let axes = mesh.axes.iter().map(|axis| (axis.name.clone(), axis.size)).collect();
-    let device = session.config().cluster.device.memory_bytes.max(1);
     let stages = stage_table(built);
     let cell = |class: &ClassRun| {
         // The coordinates that all ranks of the class share.
@@ -229,7 +227,7 @@ fn mesh(session: &Session, built: &Built, simulation: &Simulation) -> Body {
             },
             place: place.join(", "),
             holds,
-            filled: class.memory.arena_bytes as f64 / device as f64,
+            filled: class.memory.arena_bytes as f64 / class.device_bytes.max(1) as f64,
         }
     };
     Body::Mesh {
@@ -292,7 +290,7 @@ fn memory(report: &mut Report, set: &ProgramSet, simulation: &Simulation) {
         );
         let about = "The largest buffers among those that are live when most memory is in use.";
         let title = format!("Owners of the peak of ranks {ranks}");
-        report.section(&title, about, tables::owners(&set.programs[class]));
+        report.section(&title, about, tables::owners(&set.programs[run.program]));
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) fn compare(report: &mut Report, runs: &[Run], first_figures: (f64, u6
             true => run.session.price()?,
             false => run.session.price_of(&run.session.build()?)?,
         };
-        columns.push(column(run, (price.step_s(), price.bytes())));
+        columns.push(column(run, (price.step_s(), price.fullest().bytes)));
     }
     let rows = (0..columns[0].len()).map(|row| {
         let cells = columns.iter().map(|column| column[row].1.clone());
@@ -58,10 +58,9 @@ fn header(first: &str, runs: &[Run]) -> Vec<String> {
     std::iter::once(first.to_string()).chain(runs.iter().map(|run| run.name.clone())).collect()
 }
 
-/// Seconds of a step and bytes of its fullest rank.
+/// Seconds of a step and bytes of its rank with the least room.
 pub(super) fn figures(simulation: &Simulation) -> (f64, u64) {
-    let most = simulation.classes.iter().map(|class| class.memory.arena_bytes as u64).max();
-    (simulation.step_s, most.unwrap_or(0))
+    (simulation.step_s, simulation.fullest().bytes)
 }
 
 /// Names and values, the same names for every run.

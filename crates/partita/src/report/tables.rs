@@ -69,7 +69,8 @@ pub fn owners(program: &Program) -> Body {
 
 /// The ops under the roofline of the cluster's device: as they ran if the step was profiled, as predicted otherwise.
 pub fn roofline(session: &Session, set: &ProgramSet, by_op: Option<&[Row]>) -> (&'static str, Body) {
-    let device = &session.config().cluster.device;
+    let cluster = &session.config().cluster;
+    let device = cluster.device_of(0);
     // (operations, bytes, seconds) by op.
     let mut ops: IndexMap<String, (f64, f64, f64)> = IndexMap::new();
     let about = match by_op {
@@ -80,6 +81,7 @@ pub fn roofline(session: &Session, set: &ProgramSet, by_op: Option<&[Row]>) -> (
         }
         None => {
             for program in &set.programs {
+                let device = cluster.device_of(program.rank());
                 for instruction in &program.instructions {
                     let Action::Compute(compute) = &instruction.action else { continue };
                     let work = work(program, compute);

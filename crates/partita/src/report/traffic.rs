@@ -16,7 +16,7 @@ pub fn matrix(set: &ProgramSet, simulation: &Simulation) -> Body {
         true => ((0..count).map(|rank| format!("rank {rank}")).collect(), (0..count).collect()),
         false => {
             let name = |ranks: &[usize]| format!("ranks {}", super::ranks_name(ranks));
-            (simulation.classes.iter().map(|class| name(&class.ranks)).collect(), set.class_of_ranks())
+            (simulation.classes.iter().map(|class| name(&class.ranks)).collect(), simulation.class_of_ranks())
         }
     };
     let mut values = vec![vec![0.0; names.len()]; names.len()];

@@ -69,7 +69,7 @@ fn experts_rows_and_states_are_shared_or_offloaded_where_it_pays() {
     let mut wrong = String::new();
     for case in &cases {
         let (found, limit) = case.found();
-        let reasons = found.reasons(limit);
+        let reasons = found.reasons();
         // Without the figures, which are the cost model's.
         let heads: Vec<&str> =
             reasons.iter().map(|reason| reason.split(':').next().unwrap_or(reason)).collect();

@@ -17,6 +17,7 @@ mod imports;
 mod infer;
 mod keys;
 mod long_context;
+mod mixed;
 mod offload;
 mod optimizers;
 mod paused;

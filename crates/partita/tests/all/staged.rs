@@ -49,7 +49,10 @@ pub fn mesh(text: &str) -> Mesh {
 pub fn pairs() -> Cluster {
     let mut cluster = Cluster::default();
     let link = |bytes_per_s| Link { latency_s: 1e-9, bytes_per_s, ..cluster.levels[0].link };
-    cluster.levels = vec![Level { ranks: Some(2), link: link(1e12) }, Level { ranks: None, link: link(1e6) }];
+    cluster.levels = vec![
+        Level { ranks: Some(2), link: link(1e12), links: None },
+        Level { ranks: None, link: link(1e6), links: None },
+    ];
     cluster
 }
 

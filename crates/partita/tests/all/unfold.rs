@@ -6,7 +6,7 @@ use partita::Session;
 use partita::price::Price;
 
 /// A model on a mesh with so many layers and microbatches of eight rows.
-fn step(model: &str, mesh: &str, [layers, microbatches]: [usize; 2], more: &[&str]) -> Session {
+pub fn step(model: &str, mesh: &str, [layers, microbatches]: [usize; 2], more: &[&str]) -> Session {
     let mesh = format!("mesh.shape='{mesh}'");
     let sizes = [
         format!("model.layers={layers}"),
@@ -21,6 +21,12 @@ fn step(model: &str, mesh: &str, [layers, microbatches]: [usize; 2], more: &[&st
 }
 
 fn check(model: &str, mesh: &str, sizes: &[[usize; 2]], more: &[&str]) {
+    let of_time = if more.iter().any(|item| item.contains("interleaved")) { 0.05 } else { 0.02 };
+    check_within(of_time, model, mesh, sizes, more);
+}
+
+/// Compares the step of each number of layers and microbatches: seconds within this part of them.
+pub fn check_within(of_time: f64, model: &str, mesh: &str, sizes: &[[usize; 2]], more: &[&str]) {
     for &of in sizes {
         let session = step(model, mesh, of, more);
         let whole = session.price_of(&session.build().unwrap()).unwrap();
@@ -36,7 +42,6 @@ fn check(model: &str, mesh: &str, sizes: &[[usize; 2]], more: &[&str]) {
             folded.bytes(),
             whole.bytes()
         );
-        let of_time = if more.iter().any(|item| item.contains("interleaved")) { 0.05 } else { 0.02 };
         let of_bytes = if mesh.contains("pp") { 0.08 } else { 0.03 };
         assert!(time.abs() < of_time && bytes.abs() < of_bytes, "{what}");
     }

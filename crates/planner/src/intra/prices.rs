@@ -144,7 +144,7 @@ impl<'a> Priced<'a> {
         let Some(first) = operands.iter().chain(&results).next() else { return 0.0 };
         let cost = node.op.cost(&operands.iter().collect::<Vec<_>>(), &results.iter().collect::<Vec<_>>());
         let share = if matches!(node.op, Op::Composite(_)) { ways.max(1) as f64 } else { 1.0 };
-        cluster.device.op_s(&Work { flops: cost.flops / share, bytes: cost.bytes, dtype: first.dtype })
+        cluster.op_s(&Work { flops: cost.flops / share, bytes: cost.bytes, dtype: first.dtype })
     }
 
     /// The cost of the halos of an op with windows, with its operands in the layouts `required`. Alpa shards no dimension

@@ -271,12 +271,12 @@ fn price(graph: &Graph, id: NodeId, ring: &Ring, cluster: &Cluster) -> Option<Ri
         let cost = node.op.cost(&graph.operand_types(node), &graph.result_types(node));
         Work { flops: cost.flops, bytes: cost.bytes, dtype: graph.ty(node.operands[0]).dtype }
     };
-    let whole_s = |node: &Node| cluster.device.op_s(&work(node));
+    let whole_s = |node: &Node| cluster.op_s(&work(node));
     // The other operand is read for each part.
     let part_s = |node: &Node, side: usize| {
         let work = work(node);
         let again = graph.ty(node.operands[1 - side]).bytes() as f64 * (1.0 - 1.0 / ranks);
-        cluster.device.op_s(&Work { flops: work.flops / ranks, bytes: work.bytes / ranks + again, ..work })
+        cluster.op_s(&Work { flops: work.flops / ranks, bytes: work.bytes / ranks + again, ..work })
     };
     let (kind, full, products): (_, _, Vec<(&Node, usize)>) = match ring {
         Ring::Gather(readers) => {
@@ -294,7 +294,7 @@ fn price(graph: &Graph, id: NodeId, ring: &Ring, cluster: &Cluster) -> Option<Ri
     let permute_s = Collective::Permute.seconds(full_bytes / ranks, &rings);
     // Parts of products are put in place, parts of sums added.
     let moved: usize = products.iter().map(|(node, _)| graph.ty(node.results[0]).bytes()).sum();
-    let moved_s = cluster.device.memory_s(3.0 * moved as f64);
+    let moved_s = cluster.memory_s(3.0 * moved as f64);
     Some(RingChoice {
         path: node.path.to_string(),
         kind: if matches!(ring, Ring::Gather(_)) { "all_gather" } else { "reduce_scatter" },

@@ -1,6 +1,9 @@
 //! The simulator against sums by hand, against the makespan of a timetable, and against itself with
 //! a clock for every rank.
 
+mod mixed;
+mod sharing;
+
 use partita_base::{DType, Result};
 use partita_cost::{Algorithm, Cluster, Level, Link, Work};
 use partita_mesh::Mesh;
@@ -68,7 +71,7 @@ fn predicted(set: &ProgramSet, cluster: &Cluster) -> Simulation {
 /// Links without latency that move any number of bytes at once.
 fn free_links() -> Cluster {
     let link = Link { latency_s: 0.0, bytes_per_s: 1e300, algorithm: Algorithm::Ring };
-    Cluster { levels: vec![Level { ranks: None, link }], ..Cluster::default() }
+    Cluster { levels: vec![Level { ranks: None, link, links: None }], ..Cluster::default() }
 }
 
 #[test]

@@ -1,0 +1,184 @@
+//! What moves between ranks: collectives wait for their members, for the queues of these, and for links that ranks share.
+//!
+//! A collective over links that the ranks of a node share takes its turn at them: of those that could begin, the first one
+//! has them until its bytes are over. Those over links of their own begin as soon as their members can.
+
+use crate::link::{Exchange, exchange};
+use indexmap::IndexMap;
+use partita_base::CollectiveId;
+use partita_cost::{Cluster, Port};
+use partita_program::ProgramSet;
+use std::collections::BTreeMap;
+
+/// Names one collective as alike classes see it: its bucket, and the classes that take part.
+pub(crate) type MeetingKey = (usize, Vec<usize>);
+
+/// A collective that some of its classes have started.
+pub(crate) struct Meeting {
+    pub collective: CollectiveId,
+    /// Whether it has several members, so that something moves.
+    pub is_real: bool,
+    pub starts: IndexMap<usize, f64>,
+    pub begin_s: f64,
+    pub end_s: Option<f64>,
+}
+
+/// Things that are used by one after another, such as cores and links.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Turns {
+    /// When each is free.
+    free_s: Vec<f64>,
+}
+
+impl Turns {
+    pub fn new(count: usize) -> Turns {
+        Turns { free_s: vec![0.0; count] }
+    }
+
+    /// Their number.
+    pub fn count(&self) -> usize {
+        self.free_s.len()
+    }
+
+    /// When so many of them are free, from now on.
+    pub fn begin_s(&mut self, wanted: usize, now_s: f64) -> f64 {
+        self.free_s.sort_by(f64::total_cmp);
+        let last = wanted.min(self.free_s.len()).checked_sub(1);
+        last.map_or(now_s, |last| now_s.max(self.free_s[last]))
+    }
+
+    /// Uses so many of those that are free first.
+    pub fn take(&mut self, wanted: usize, end_s: f64) {
+        self.free_s.sort_by(f64::total_cmp);
+        let count = wanted.min(self.free_s.len());
+        self.free_s[..count].fill(end_s);
+    }
+}
+
+/// What moves between ranks.
+pub(crate) struct Links<'a> {
+    set: &'a ProgramSet,
+    cluster: &'a Cluster,
+    class_of: Vec<usize>,
+    /// When the queue of collectives of each class is empty.
+    queue_free_s: Vec<f64>,
+    pub meetings: IndexMap<MeetingKey, Meeting>,
+    /// The alike groups of each collective, where links are shared.
+    groups: IndexMap<MeetingKey, Vec<CollectiveId>>,
+    /// Those that all members have started and that have no times yet, in the order in which that happened.
+    waiting: Vec<(MeetingKey, Exchange)>,
+    ports: BTreeMap<Port, Turns>,
+}
+
+impl<'a> Links<'a> {
+    pub fn new(set: &'a ProgramSet, cluster: &'a Cluster, class_of: Vec<usize>, classes: usize) -> Links<'a> {
+        let mut links = Links {
+            set,
+            cluster,
+            class_of,
+            queue_free_s: vec![0.0; classes],
+            meetings: IndexMap::new(),
+            groups: IndexMap::new(),
+            waiting: Vec::new(),
+            ports: BTreeMap::new(),
+        };
+        if cluster.shares_links() {
+            for number in 0..set.collectives.len() {
+                let collective = CollectiveId::new(number);
+                links.groups.entry(links.key(collective)).or_default().push(collective);
+            }
+        }
+        links
+    }
+
+    pub fn key(&self, collective: CollectiveId) -> MeetingKey {
+        let collective = &self.set.collectives[collective.index()];
+        let mut classes: Vec<usize> = collective.members.iter().map(|&rank| self.class_of[rank]).collect();
+        classes.sort_unstable();
+        classes.dedup();
+        (collective.bucket, classes)
+    }
+
+    /// A class starts a collective; with the last one it may begin.
+    pub fn start(&mut self, class: usize, collective: CollectiveId, now_s: f64) {
+        let key = self.key(collective);
+        let is_real = self.set.collectives[collective.index()].members.len() > 1;
+        let meeting = self.meetings.entry(key.clone()).or_insert_with(|| Meeting {
+            collective,
+            is_real,
+            starts: IndexMap::new(),
+            begin_s: 0.0,
+            end_s: None,
+        });
+        meeting.starts.insert(class, now_s);
+        if meeting.starts.len() < key.1.len() {
+            return;
+        }
+        let first = [meeting.collective];
+        let groups = self.groups.get(&key).map_or(&first[..], Vec::as_slice);
+        let exchange = exchange(self.set, groups, meeting.collective, self.cluster);
+        self.waiting.push((key, exchange));
+        self.begin_those_with_own_links();
+    }
+
+    /// The first of those that wait whose members have nothing before it in their queues and that has shared links or not,
+    /// and when it could begin: of several that earliest.
+    fn next(&self, is_shared: bool) -> Option<(usize, f64)> {
+        let mut next: Option<(usize, f64)> = None;
+        for (at, (key, exchange)) in self.waiting.iter().enumerate() {
+            let is_behind = |other: &MeetingKey| other.1.iter().any(|class| key.1.contains(class));
+            if exchange.occupied.is_empty() == is_shared
+                || self.waiting[..at].iter().any(|(other, _)| is_behind(other))
+            {
+                continue;
+            }
+            let queues = key.1.iter().map(|&class| self.queue_free_s[class]);
+            let ready_s = self.meetings[key].starts.values().copied().chain(queues).fold(0.0, f64::max);
+            if next.is_none_or(|(_, other_s)| ready_s < other_s) {
+                next = Some((at, ready_s));
+            }
+        }
+        next
+    }
+
+    /// When the next collective over shared links could begin.
+    pub fn next_shared_s(&self) -> Option<f64> {
+        self.next(true).map(|(_, ready_s)| ready_s)
+    }
+
+    /// The next collective over shared links takes its turn.
+    pub fn begin_shared(&mut self) {
+        if let Some((at, ready_s)) = self.next(true) {
+            self.begin(at, ready_s);
+            self.begin_those_with_own_links();
+        }
+    }
+
+    fn begin_those_with_own_links(&mut self) {
+        while let Some((at, ready_s)) = self.next(false) {
+            self.begin(at, ready_s);
+        }
+    }
+
+    /// Begins one of those that wait when its links are free.
+    fn begin(&mut self, at: usize, ready_s: f64) {
+        let (key, Exchange { seconds, occupied }) = self.waiting.remove(at);
+        let mut begin_s = ready_s;
+        for one in &occupied {
+            let links = self.cluster.levels[one.port.level].links.unwrap_or(1);
+            let port = self.ports.entry(one.port).or_insert_with(|| Turns::new(links));
+            begin_s = port.begin_s(one.links, begin_s);
+        }
+        for one in &occupied {
+            if let Some(port) = self.ports.get_mut(&one.port) {
+                port.take(one.links, begin_s + one.seconds);
+            }
+        }
+        let end_s = begin_s + seconds;
+        let meeting = &mut self.meetings[&key];
+        (meeting.begin_s, meeting.end_s) = (begin_s, Some(end_s));
+        if meeting.is_real {
+            key.1.iter().for_each(|&class| self.queue_free_s[class] = end_s);
+        }
+    }
+}
