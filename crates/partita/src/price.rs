@@ -6,6 +6,7 @@
 
 use crate::auto_plan::Freedom;
 use crate::predict::fold::job_of;
+use crate::predict::small::check_stages;
 use crate::predict::step::{Forecast, Job};
 use crate::predict::unfold::{self, SmallSteps};
 use crate::session::{Part, Session, has_loss};
@@ -21,7 +22,7 @@ pub(crate) const MOST_LAYERS: usize = 64;
 /// Ranks beyond which a step is folded.
 const MOST_RANKS: usize = 64;
 /// Layers times the square of their features beyond which a step is folded: a twelfth of the parameters of a transformer.
-/// Every expert counts as a layer.
+/// Every expert counts as a layer, and so does each block of an encoder and a decoder.
 const MOST_ELEMENTS: usize = 1 << 25;
 
 /// A priced step.
@@ -75,10 +76,14 @@ impl Session {
     /// Whether the step is folded to price it: its programs would be large, and a layer like any other.
     pub fn is_folded(&self) -> bool {
         let Some([layers, _, features]) = self.config().model.stream() else { return false };
+        if check_stages(self).is_err() {
+            return false;
+        }
         let experts = self.config().model.experts().map_or(1, |experts| experts.count.max(1));
-        layers * self.config().model.period() * self.config().train.microbatches > MOST_LAYERS
-            || layers.saturating_mul(experts).saturating_mul(features).saturating_mul(features)
-                > MOST_ELEMENTS
+        let blocks = layers * self.config().model.period();
+        let squares = layers.saturating_mul(experts).max(blocks);
+        blocks * self.config().train.microbatches > MOST_LAYERS
+            || squares.saturating_mul(features).saturating_mul(features) > MOST_ELEMENTS
             || self.mesh().rank_count() > MOST_RANKS
     }
 

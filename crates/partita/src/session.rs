@@ -164,6 +164,12 @@ impl Session {
         self
     }
 
+    /// With other values in its config.
+    pub(crate) fn with_config(mut self, change: impl FnOnce(&mut Config)) -> Session {
+        change(&mut self.config);
+        self
+    }
+
     /// On another mesh.
     pub fn with_mesh(mut self, mesh: Mesh) -> Session {
         self.mesh = mesh;

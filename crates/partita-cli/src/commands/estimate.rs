@@ -9,7 +9,7 @@ use crate::run::answer;
 use partita::models::active_parameters;
 use partita::predict::estimate::{Fit, Need, RULE_BYTES, needs};
 use partita::session::Session;
-use partita_base::{Diagnostic, Result};
+use partita_base::Result;
 use serde::Serialize;
 
 /// How many devices a model needs.
@@ -21,6 +21,8 @@ pub struct Estimate {
     pub memory_bytes: u64,
     /// Parameters of the model.
     pub parameters: f64,
+    /// Rows of its batch, if it has no other.
+    pub batch: Option<usize>,
     /// Those that a token uses, of a model with experts.
     pub active: Option<f64>,
     /// Bytes by the rule of thumb, over all devices.
@@ -52,7 +54,9 @@ pub struct Choice {
     pub workspace_bytes: Option<f64>,
     /// The largest microbatch, in rows.
     pub rows: Option<usize>,
-    /// Tokens a day with it.
+    /// Rows a day with it.
+    pub rows_per_day: Option<f64>,
+    /// Tokens a day with it, of a model of tokens.
     pub tokens_per_day: Option<f64>,
     /// Bytes that are missing on each device at the largest count that was tried.
     pub missing_bytes: Option<f64>,
@@ -65,38 +69,50 @@ impl Event for Estimate {
 /// Runs the command.
 ///
 /// # Errors
-/// E511 for a model without repeated layers.
+/// E511 for a model without a loss, or with an update of its own; what building and lowering refuse.
 pub fn estimate(args: &EstimateArgs, session: &Session, output: &mut Output) -> Result<()> {
     let cluster = &session.config().cluster;
     let most = cluster.levels.last().and_then(|level| level.ranks).unwrap_or(1024).min(args.most as usize);
-    let found = output.during("estimating", || needs(&session.config().model, cluster, most));
-    let (parameters, found) = found.map_err(|error: Box<Diagnostic>| error)?;
+    let tokens = session.config().model.stream().map(|[_, tokens, _]| tokens);
+    let working = output.working("estimating");
+    let watch = |done: usize, all: usize| {
+        working.expect(all as u64);
+        working.advance(done as u64);
+    };
+    let found = needs(session, most, &watch)?;
+    drop(working);
+    let parameters = found.parameters;
     let rule_bytes = RULE_BYTES * parameters;
     let choice = |need: &Need| {
         let fit = |figure: &dyn Fn(&Fit) -> f64| need.fewest.as_ref().map(figure);
         Choice {
-            strategy: need.strategy.name(),
-            optimizer: need.optimizer,
-            recompute: need.recompute,
-            offload: need.offload,
+            strategy: need.choice.strategy.name(),
+            optimizer: need.choice.optimizer,
+            recompute: need.choice.recompute,
+            offload: need.choice.offload,
             devices: need.fewest.as_ref().map(|fit| fit.devices),
             state_bytes: fit(&|fit| fit.bytes.parameters + fit.bytes.gradients + fit.bytes.optimizer_state),
             activation_bytes: fit(&|fit| fit.bytes.activations),
             workspace_bytes: fit(&|fit| fit.bytes.communication),
             rows: need.fewest.as_ref().map(|fit| fit.rows),
-            tokens_per_day: fit(&|fit| fit.tokens_per_day),
-            missing_bytes: need.fewest.is_none().then_some(need.least_bytes - cluster.memory_bytes() as f64),
+            rows_per_day: fit(&|fit| fit.rows_per_day),
+            tokens_per_day: tokens.and_then(|tokens| fit(&|fit| fit.rows_per_day * tokens as f64)),
+            missing_bytes: need
+                .fewest
+                .is_none()
+                .then_some(need.least_bytes - cluster.memory_bytes() as f64),
         }
     };
     let result = Estimate {
         cluster: cluster.name.clone(),
         memory_bytes: cluster.memory_bytes(),
         parameters,
+        batch: found.batch,
         active: active_parameters(session.config().model.as_ref())?,
         rule_bytes,
         // The rule counts memory as it is sold: a device of 40 GB holds 40 billion bytes.
         rule_devices: (rule_bytes / ((cluster.memory_bytes() >> 30) as f64 * 1e9)).ceil() as usize,
-        choices: found.iter().map(choice).collect(),
+        choices: found.choices.iter().map(choice).collect(),
     };
     answer(&result, Estimate::text, output);
     Ok(())
@@ -117,7 +133,7 @@ impl Estimate {
                 size(choice.activation_bytes),
                 size(choice.workspace_bytes),
                 maybe(choice.rows.map(|rows| rows.to_string())),
-                maybe(choice.tokens_per_day.map(short)),
+                maybe(choice.tokens_per_day.or(choice.rows_per_day).map(short)),
                 maybe(
                     choice
                         .missing_bytes
@@ -125,6 +141,7 @@ impl Estimate {
                 ),
             ]
         };
+        let has_tokens = self.choices.iter().any(|choice| choice.tokens_per_day.is_some());
         let head = [
             "strategy",
             "optimizer",
@@ -135,7 +152,7 @@ impl Estimate {
             "activations",
             "gathered",
             "rows",
-            "tokens/day",
+            if has_tokens { "tokens/day" } else { "rows/day" },
             "on each device",
         ];
         let mut text = format!(
@@ -148,9 +165,13 @@ impl Estimate {
         text += &format!(
             "\nrule of thumb, 12 GB for a billion parameters: {:.0} GB, {} devices. It counts 4 bytes each for parameters,\n\
              gradients and one state: right for fsdp with lion and full recomputation. AdamW needs 16 GB, and activations\n\
-             come on top. devices: the fewest, of 1, 2, 4, ..; rows: the largest microbatch of a device there.\n",
+             come on top. devices: the fewest, of 1, 2, 4, ..; rows: {}.\n",
             self.rule_bytes / 1e9,
-            self.rule_devices
+            self.rule_devices,
+            match self.batch {
+                None => "the largest microbatch of a device there".to_string(),
+                Some(batch) => format!("the share of a device in the batch, which the model fixes at {batch}"),
+            }
         );
         text
     }

@@ -10,7 +10,7 @@ use super::{
     Freedom, SearchTime, Searched, Tried, Watch, expert_lines, is_free, offloaded, orders, storage, with,
 };
 use crate::predict::block::{Block, BlockSpec, Traced};
-use crate::predict::small::not_folded;
+use crate::predict::small::{check_stages, not_folded};
 use crate::predict::step::{BlockSeconds, Job, Software, forecast_from};
 use crate::predict::unfold::is_inside;
 use crate::predict::{Blocks, FEW_ROWS, MORE_ROWS};
@@ -259,7 +259,9 @@ fn usable(session: &Session, meshes: &[Mesh], tried: &mut Tried) -> Vec<Mesh> {
     let is_only = meshes.len() == 1;
     let mut kept: Vec<Mesh> = Vec::new();
     for mesh in meshes {
-        if let Err(error) = config.cluster.holds(mesh) {
+        let held = config.cluster.holds(mesh);
+        let held = held.and_then(|()| check_stages(&session.clone().with_mesh(mesh.clone())));
+        if let Err(error) = held {
             tried.refuse(mesh, "planner", error);
         } else if is_only
             || (mesh.rank_count().min(node)).is_multiple_of(size(mesh, "tp"))

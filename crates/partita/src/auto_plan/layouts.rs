@@ -20,12 +20,33 @@ use std::time::Instant;
 /// Models with more layers than this are searched with [`FEW`].
 const MANY: usize = 4;
 /// The first layer, one in the middle, the last one.
-pub(super) const FEW: usize = 3;
+const FEW: usize = 3;
 
 /// The same model with few layers, if it has many.
 pub(super) fn few_layers(session: &Session) -> Option<Arc<dyn ModelSource>> {
     let model = &session.config().model;
     model.stream().filter(|[layers, ..]| *layers > MANY).and_then(|_| model.with_layers(FEW))
+}
+
+/// The block of a model with [`FEW`] layers that does what a block of the same model with all layers does: the first, the
+/// middle or the last one of its kind. Blocks before those that repeat are in both.
+pub(super) fn like(model: &dyn ModelSource, block: usize, [all, few]: [usize; 2]) -> Option<usize> {
+    let repeated = FEW * model.period();
+    let before = few.checked_sub(repeated)?;
+    let Some(number) = block.checked_sub(before) else { return Some(block) };
+    let count = all.checked_sub(before)?;
+    let kind = model.kind_of_block(number, count);
+    let of_kind = |number: usize, count: usize| -> Vec<usize> {
+        (0..number).filter(|&block| model.kind_of_block(block, count) == kind).collect()
+    };
+    let (rank, last) = (of_kind(number, count).len(), of_kind(count, count).len().checked_sub(1)?);
+    let few_alike = of_kind(repeated, repeated);
+    let alike = match rank {
+        0 => few_alike.first(),
+        rank if rank == last => few_alike.last(),
+        _ => few_alike.get(1),
+    };
+    Some(before + alike?)
 }
 
 /// What a search found.
@@ -290,6 +311,14 @@ pub(super) fn blocks(graph: &Graph) -> Vec<String> {
         }
     }
     found
+}
+
+/// One pattern for the blocks of each kind: `layers.*`.
+pub(super) fn patterns(blocks: &[String]) -> Vec<String> {
+    let of_block = |block: &String| format!("{}*", block.trim_end_matches(|c: char| c.is_ascii_digit()));
+    let mut patterns: Vec<String> = blocks.iter().map(of_block).collect();
+    patterns.dedup();
+    patterns
 }
 
 fn block_of(path: &str) -> Option<String> {

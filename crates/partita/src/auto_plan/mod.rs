@@ -550,6 +550,11 @@ fn offloaded(session: &Session, source: &'static str, plan: &Plan) -> Result<Opt
     Ok(Some((source, plan)))
 }
 
+/// Patterns of the numbered blocks of a model, which may be recomputed.
+pub(crate) fn recomputed(forward: &Graph) -> Vec<String> {
+    layouts::patterns(&layouts::blocks(forward))
+}
+
 /// A plan with more lines behind it.
 fn with(plan: &Plan, more: &Plan) -> Plan {
     let is_new = |entry: &&Entry| !plan.entries.contains(*entry);

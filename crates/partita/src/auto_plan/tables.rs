@@ -4,6 +4,7 @@
 use super::Candidate;
 use crate::predict::Blocks;
 use crate::predict::bytes::bytes_of_stage;
+use crate::predict::small::has_like_stages;
 use crate::predict::step::{BlockSeconds, Job};
 use crate::session::Session;
 use partita_base::{Diagnostic, Result};
@@ -60,6 +61,11 @@ impl Session {
             Diagnostic::new("E511", "the step cannot be folded to one layer")
                 .expected("a model with repeated layers, of which stages are made")
         })?;
+        if !has_like_stages(config.model.as_ref()) {
+            return Err(Diagnostic::new("E511", "the step cannot be folded to one layer")
+                .expected("a model whose stages with equally many blocks do the same")
+                .found(format!("`{}`", config.model.name())));
+        }
         let (nodes, devices) = self.nodes(like.mesh.rank_count());
         let submeshes = submeshes(nodes, devices, Submeshes::All)?;
         let rows = config.train.batch / like.microbatches.max(1);

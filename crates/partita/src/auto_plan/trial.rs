@@ -4,7 +4,7 @@
 //! These plans and the ready ones are built as any other plan, and ranked by their work and their collectives one after
 //! another. The best of each source is lowered and priced.
 
-use super::layouts::{FEW, Layouts, Searches, blocks, few_layers, of_any_layer, slice_of};
+use super::layouts::{Layouts, Searches, blocks, few_layers, like, of_any_layer, patterns, slice_of};
 use super::{
     Candidate, Freedom, SearchTime, Searched, Tried, in_order, is_free, offloaded, orders, storage, with,
 };
@@ -337,13 +337,7 @@ impl<'a> Trial<'a> {
         let microbatches = config.train.microbatches;
         // Where few layers were searched, those between the ends cost what the one in the middle does.
         let (few, all) = (layouts.blocks.len(), blocks.len());
-        let period = if few < all { config.model.period().min(few / FEW).max(1) } else { 1 };
-        let place = |block: usize| match few.saturating_sub(2 * period) {
-            _ if few >= all => Some(block),
-            ends if block < ends => Some(block),
-            _ if block + period >= all => (few + block).checked_sub(all),
-            ends => Some(ends + (block - ends) % period),
-        };
+        let place = |block: usize| if few < all { like(&*config.model, block, [all, few]) } else { Some(block) };
         let expanded = |of: &[f64]| -> Vec<f64> {
             let cost = |block| place(block).and_then(|block| of.get(block).copied()).unwrap_or(0.0);
             (0..all).map(cost).collect()
@@ -479,12 +473,7 @@ impl<'a> Trial<'a> {
     /// A plan with the layers recomputed.
     fn recomputed(&self, blocks: &[String], plan: &Plan) -> Result<Plan> {
         let mut plan = plan.clone();
-        let mut modules: Vec<String> = blocks
-            .iter()
-            .map(|block| format!("{}*", block.trim_end_matches(|c: char| c.is_ascii_digit())))
-            .collect();
-        modules.dedup();
-        for modules in modules {
+        for modules in patterns(blocks) {
             plan.add(&modules, "checkpoint", "planner")?;
         }
         Ok(plan)

@@ -149,6 +149,14 @@ impl ModelSource for VitConfig {
         sizes
     }
 
+    fn with_layers(&self, layers: usize) -> Option<Arc<dyn ModelSource>> {
+        Some(Arc::new(VitConfig { layers, ..self.clone() }))
+    }
+
+    fn stream(&self) -> Option<[usize; 3]> {
+        Some([self.layers, self.sequence(), self.dim])
+    }
+
     fn plan(&self, forward: &Graph, mesh: &Mesh, options: &ReadyOptions) -> Result<Plan> {
         ready_plan("vit", forward, mesh, options)
     }

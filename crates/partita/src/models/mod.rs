@@ -63,15 +63,23 @@ pub trait ModelSource: fmt::Debug + Send + Sync {
     }
 
     /// The same model with so many repeated layers; `None` if it has no layers that repeat. Where only every second layer
-    /// has experts, two layers repeat as one; layers before those that repeat are always there.
+    /// has experts, two layers repeat as one; so does a block of an encoder with one of the decoder. Layers before those
+    /// that repeat are always there.
     fn with_layers(&self, layers: usize) -> Option<Arc<dyn ModelSource>> {
         let _ = layers;
         None
     }
 
-    /// The numbered blocks that repeat together as one layer: two where every second one has experts.
+    /// The numbered blocks that repeat together as one layer: two where every second one has experts, or of an encoder and
+    /// a decoder.
     fn period(&self) -> usize {
         1
+    }
+
+    /// Which of the blocks that repeat together as one layer a block is, of so many that repeat.
+    fn kind_of_block(&self, block: usize, blocks: usize) -> usize {
+        let _ = blocks;
+        block % self.period()
     }
 
     /// Repeated layers, tokens of a row and features of the residual stream of such a model.

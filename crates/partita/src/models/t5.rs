@@ -62,6 +62,24 @@ impl ModelSource for T5Config {
         Sizes::of_transformer(batch, layers, [self.vocab, self.dim, self.heads, self.sequence], hidden)
     }
 
+    /// A block of the encoder and one of the decoder repeat together.
+    fn with_layers(&self, layers: usize) -> Option<Arc<dyn ModelSource>> {
+        Some(Arc::new(T5Config { layers, ..self.clone() }))
+    }
+
+    fn period(&self) -> usize {
+        2
+    }
+
+    /// All blocks of the encoder come before those of the decoder.
+    fn kind_of_block(&self, block: usize, blocks: usize) -> usize {
+        usize::from(2 * block >= blocks)
+    }
+
+    fn stream(&self) -> Option<[usize; 3]> {
+        Some([self.layers, self.sequence, self.dim])
+    }
+
     fn plan(&self, forward: &Graph, mesh: &Mesh, options: &ReadyOptions) -> Result<Plan> {
         ready_plan("t5", forward, mesh, options)
     }

@@ -1,23 +1,28 @@
 //! How many devices a model needs: bytes of states, activations and scratch memory by strategy and optimizer, the fewest
-//! devices of a kind that hold them, the largest microbatch that fits there, and tokens a day.
+//! devices of a kind that hold them, the largest microbatch that fits there, and rows a day.
 //!
 //! Training is in mixed precision: parameters, gradients and optimizer states are kept in single precision, and matmuls
 //! read a copy in half precision, as under PyTorch's FSDP with a policy of mixed precision. The rule of thumb that it is
 //! compared with, 12 GB for a billion parameters, counts 4 bytes each for parameters, gradients and the one state of
 //! Lion; so it is right for FSDP with Lion and full recomputation on few devices, and wrong elsewhere.
+//!
+//! A model with repeated layers is folded to one of them ([`folded`]); of any other the whole step is lowered and run over a
+//! clock, as `partita simulate` does ([`whole`]).
 
-use super::Blocks;
-use super::block::{BlockSpec, Recompute};
-use super::small::not_folded;
-use super::step::{AttentionKernel, Bytes, Job, ParameterBytes, Software};
-use crate::models::ModelSource;
-use partita_base::{DType, Result};
+mod folded;
+mod whole;
+
+use super::step::Bytes;
+use crate::session::Session;
+use folded::Folded;
+use partita_base::Result;
 use partita_cost::Cluster;
-use partita_nn::{Optimizer, StepOptions};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use whole::Whole;
 
 /// How the devices share the model.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Strategy {
     /// Each holds all of it.
     DataParallel,
@@ -26,6 +31,9 @@ pub enum Strategy {
     /// Each holds a part of each layer, within a node.
     TensorParallel,
 }
+
+/// The most ranks of `tp`: those of a node.
+const MOST_TP: usize = 8;
 
 impl Strategy {
     /// Every strategy.
@@ -47,22 +55,57 @@ impl Strategy {
             Strategy::TensorParallel => "tp",
         }
     }
+
+    /// The most devices among which it shares something, of so many.
+    fn most(self, devices: usize) -> usize {
+        match self {
+            Strategy::DataParallel => 1,
+            Strategy::Zero(_) => devices,
+            Strategy::TensorParallel => devices.min(MOST_TP),
+        }
+    }
+
+    /// Of these bytes on one device, those that it shares.
+    fn shared(self, bytes: &Bytes) -> f64 {
+        let Bytes { parameters, gradients, optimizer_state, .. } = *bytes;
+        match self {
+            Strategy::DataParallel => 0.0,
+            Strategy::Zero(1) => optimizer_state,
+            Strategy::Zero(2) => optimizer_state + gradients,
+            Strategy::Zero(_) => optimizer_state + gradients + parameters,
+            Strategy::TensorParallel => bytes.total(),
+        }
+    }
+
+    /// Ranks that share the rows of a batch, of so many devices.
+    fn data_parallel(self, devices: usize) -> usize {
+        if self == Strategy::TensorParallel { 1 } else { devices }
+    }
 }
 
 /// The optimizers of the table, with their states for each parameter.
 pub const OPTIMIZERS: [(&str, f64); 3] = [("adamw", 2.0), ("lion", 1.0), ("sgd", 0.0)];
 
-/// What one choice needs.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Need {
+/// One line of the table.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Choice {
     /// How the devices share the model.
     pub strategy: Strategy,
-    /// The optimizer.
+    /// The optimizer, one of [`OPTIMIZERS`].
     pub optimizer: &'static str,
+    /// Its states for each parameter.
+    states: f64,
     /// Whether layers are recomputed.
     pub recompute: bool,
     /// Whether optimizer states are in host memory.
     pub offload: bool,
+}
+
+/// What one choice needs.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Need {
+    /// The choice.
+    pub choice: Choice,
     /// The fewest devices, a power of two, and what they do; `None` if none of the tried counts is enough.
     pub fewest: Option<Fit>,
     /// Bytes of one device at the largest count that was tried.
@@ -74,12 +117,23 @@ pub struct Need {
 pub struct Fit {
     /// Devices.
     pub devices: usize,
-    /// Bytes of each with one row.
+    /// Bytes of each with one row; of a model whose batch is fixed, with its share of the batch.
     pub bytes: Bytes,
     /// The largest microbatch, in rows for each data parallel rank.
     pub rows: usize,
-    /// Tokens a day with it.
-    pub tokens_per_day: f64,
+    /// Rows a day with it, over all devices.
+    pub rows_per_day: f64,
+}
+
+/// What all choices need.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Needs {
+    /// Parameters of the model; tied ones count once.
+    pub parameters: f64,
+    /// The batch of the model, where it has no other.
+    pub batch: Option<usize>,
+    /// Each choice.
+    pub choices: Vec<Need>,
 }
 
 /// The rule of thumb: bytes for each parameter, over all devices.
@@ -88,121 +142,181 @@ pub const RULE_BYTES: f64 = 12.0;
 /// What a process takes beside its tensors: context, kernels, buffers of collectives.
 const CONTEXT_BYTES: f64 = 0.8e9;
 
-/// The choices for a model on devices of a cluster, up to so many of them.
-///
-/// # Errors
-/// E511 for a model without repeated layers; what building and lowering say.
-pub fn needs(model: &Arc<dyn ModelSource>, cluster: &Cluster, most: usize) -> Result<(f64, Vec<Need>)> {
-    let mut blocks = Blocks::default();
-    let (mut found, mut parameters) = (Vec::new(), 0.0);
-    for strategy in Strategy::ALL {
-        for (recompute, offload) in [(false, false), (true, false), (false, true), (true, true)] {
-            for (optimizer, states) in OPTIMIZERS.into_iter().filter(|(_, states)| !offload || *states > 0.0)
-            {
-                let mut need = Need {
-                    strategy,
-                    optimizer,
-                    recompute,
-                    offload,
-                    fewest: None,
-                    least_bytes: f64::INFINITY,
-                };
-                let counts = (0..).map(|power| 1usize << power).take_while(|&count| count <= most);
-                for devices in counts {
-                    let Some(job) = job(model, strategy, [recompute, offload], states, devices)? else {
-                        continue;
-                    };
-                    let forecast = blocks.forecast(&job, cluster, &Software::default())?;
-                    parameters = forecast.parameters;
-                    let bytes = forecast.fullest();
-                    need.least_bytes = need.least_bytes.min(bytes.total());
-                    let over = if matches!(strategy, Strategy::Zero(_)) { devices as f64 } else { 1.0 };
-                    let on_host = parameters * job.bytes.host / over / job.block.tp as f64;
-                    if bytes.total() + CONTEXT_BYTES > cluster.memory_bytes() as f64
-                        || on_host > cluster.host_bytes() as f64
-                    {
-                        continue;
-                    }
-                    // What a row adds grows with the rows.
-                    let rest = cluster.memory_bytes() as f64 - CONTEXT_BYTES - bytes.total();
-                    let rows = 1 + (rest / bytes.activations.max(1.0)) as usize;
-                    let rows = rows.min(64);
-                    let job = Job { block: BlockSpec { rows, ..job.block.clone() }, ..job };
-                    let step = blocks.forecast(&job, cluster, &Software::default())?;
-                    let tokens = model.stream().map_or(0, |[_, tokens, _]| tokens) * rows * job.dp;
-                    need.fewest = Some(Fit {
-                        devices,
-                        bytes,
-                        rows,
-                        tokens_per_day: tokens as f64 / step.seconds.step_s * 86_400.0,
-                    });
-                    break;
-                }
-                found.push(need);
-            }
-        }
-    }
-    Ok((parameters, found))
+/// The most rows of a device that are tried.
+const MOST_ROWS: usize = 64;
+
+/// A step under a choice.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Cost {
+    /// Bytes of the fullest rank.
+    bytes: Bytes,
+    /// Bytes of a rank in host memory.
+    host_bytes: f64,
+    /// Seconds.
+    step_s: f64,
 }
 
-/// A step with one microbatch; `None` if the strategy has no such number of devices.
-fn job(
-    model: &Arc<dyn ModelSource>,
-    strategy: Strategy,
-    [recompute, offload]: [bool; 2],
-    states: f64,
-    devices: usize,
-) -> Result<Option<Job>> {
-    let [layers, _, dim] = model.stream().ok_or_else(|| not_folded().found(format!("`{}`", model.name())))?;
-    let (tp, dp, zero) = match strategy {
-        Strategy::DataParallel => (1, devices, 0),
-        Strategy::Zero(stage) => (1, devices, stage),
-        Strategy::TensorParallel => (devices, 1, 0),
-    };
-    if tp > 8 {
-        return Ok(None);
+impl Cost {
+    fn fits(&self, cluster: &Cluster) -> bool {
+        self.bytes.total() + CONTEXT_BYTES <= cluster.memory_bytes() as f64
+            && self.host_bytes <= cluster.host_bytes() as f64
     }
-    Ok(Some(Job {
-        block: BlockSpec {
-            model: model.clone(),
-            tp,
-            ep: 1,
-            rows: 1,
-            dtype: DType::BF16,
-            sequence_parallel: tp > 1,
-            vocab_parallel: tp > 1,
-            recompute: if recompute { Recompute::Layers } else { Recompute::Nothing },
-            fused_attention: true,
-            step: StepOptions::new(Optimizer::adamw()),
-            plan: None,
-        },
-        layers,
-        pp: 1,
-        chunks: 1,
-        leaves_last: false,
-        order: None,
-        clocked: false,
-        dp,
-        cp: 1,
-        kv_features: dim,
-        microbatches: 1,
-        zero,
-        shard_group: if zero > 0 { dp } else { 1 },
-        gathers_stages: false,
-        overlaps: true,
-        broadcasts: false,
-        matmul_rate: 1.0,
-        casts: 0.0,
-        launch_s: 0.0,
-        attention: AttentionKernel::Fused(0.5),
-        bytes: ParameterBytes {
-            parameter: 4.0,
-            gradient: 4.0,
-            state: if offload { 0.0 } else { 4.0 * states },
-            host: if offload { 4.0 * states } else { 0.0 },
-            update: 0.0,
-            reduced: 2.0,
-            gathered: 2.0,
-        },
-    }))
+}
+
+/// What prices choices.
+trait Pricing: Sync {
+    /// Parameters of the model.
+    fn parameters(&self) -> Result<f64>;
+
+    /// The batch of the model, if it has no other.
+    fn batch(&self) -> Option<usize> {
+        None
+    }
+
+    /// Whether there is something to recompute.
+    fn recomputes(&self) -> bool {
+        true
+    }
+
+    /// The step of a choice on so many devices with so many rows on each data parallel rank.
+    fn cost(&self, choice: &Choice, devices: usize, rows: usize) -> Result<Cost>;
+}
+
+/// What the choices for the model of a session need on devices of its cluster, up to so many of them. `watch` receives how
+/// many choices of how many are done, from any thread.
+///
+/// # Errors
+/// E511 for a step that is already differentiated or has no loss; what building and lowering say.
+pub fn needs(session: &Session, most: usize, watch: &(dyn Fn(usize, usize) + Sync)) -> Result<Needs> {
+    let pricing: Box<dyn Pricing> = match session.config().model.stream() {
+        Some(_) => Box::new(Folded::of(session)),
+        None => Box::new(Whole::of(session)?),
+    };
+    let (cluster, pricing) = (&session.config().cluster, pricing.as_ref());
+    let choices = choices(pricing.recomputes());
+    let found = on_all_cores(choices.len(), watch, |number| need(pricing, choices[number], cluster, most));
+    let choices = found.into_iter().collect::<Result<Vec<Need>>>()?;
+    Ok(Needs { parameters: pricing.parameters()?, batch: pricing.batch(), choices })
+}
+
+/// The lines of the table.
+fn choices(recomputes: bool) -> Vec<Choice> {
+    let mut found = Vec::new();
+    for strategy in Strategy::ALL {
+        for (recompute, offload) in [(false, false), (true, false), (false, true), (true, true)] {
+            let with_states = OPTIMIZERS.into_iter().filter(|(_, states)| !offload || *states > 0.0);
+            if recompute && !recomputes {
+                continue;
+            }
+            found.extend(
+                with_states
+                    .map(|(optimizer, states)| Choice { strategy, optimizer, states, recompute, offload }),
+            );
+        }
+    }
+    found
+}
+
+/// The results of so many parts, in order.
+fn on_all_cores<T: Send>(
+    parts: usize,
+    watch: &(dyn Fn(usize, usize) + Sync),
+    part: impl Fn(usize) -> T + Sync,
+) -> Vec<T> {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get()).min(parts);
+    let (next, done, all) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= parts {
+                        return;
+                    }
+                    let found = part(number);
+                    all.lock().unwrap_or_else(PoisonError::into_inner).push((number, found));
+                    watch(done.fetch_add(1, Ordering::Relaxed) + 1, parts);
+                }
+            });
+        }
+    });
+    let mut all = all.into_inner().unwrap_or_else(PoisonError::into_inner);
+    all.sort_by_key(|(number, _)| *number);
+    all.into_iter().map(|(_, found)| found).collect()
+}
+
+/// What a choice needs. More devices need no more bytes on each, so the fewest are near the count at which what they share
+/// would fit, as one device has it.
+fn need(pricing: &dyn Pricing, choice: Choice, cluster: &Cluster, most: usize) -> Result<Need> {
+    let batch = pricing.batch();
+    let has_share = |&devices: &usize| {
+        batch.is_none_or(|batch| batch.is_multiple_of(choice.strategy.data_parallel(devices)))
+    };
+    let powers = (0..).map(|power| 1usize << power);
+    let counts: Vec<usize> =
+        powers.take_while(|&count| count <= choice.strategy.most(most)).filter(has_share).collect();
+    let rows_of = |devices: usize| batch.map_or(1, |batch| batch / choice.strategy.data_parallel(devices));
+    let cost = |at: usize| pricing.cost(&choice, counts[at], rows_of(counts[at]));
+    let mut at = 0;
+    let mut known = cost(at)?;
+    if !known.fits(cluster) && counts.len() > 1 {
+        let [all, shared] = [known.bytes.total(), choice.strategy.shared(&known.bytes)];
+        let is_enough = |&devices: &usize| {
+            let away = known.host_bytes / devices as f64;
+            let bytes = all - shared + shared / devices as f64 + CONTEXT_BYTES;
+            bytes <= cluster.memory_bytes() as f64 && away <= cluster.host_bytes() as f64
+        };
+        at = counts.iter().position(is_enough).unwrap_or(counts.len() - 1).max(1);
+        known = cost(at)?;
+        while !known.fits(cluster) && at + 1 < counts.len() {
+            at += 1;
+            known = cost(at)?;
+        }
+        // One device is not enough.
+        while known.fits(cluster) && at > 1 {
+            let fewer = cost(at - 1)?;
+            if !fewer.fits(cluster) {
+                break;
+            }
+            (at, known) = (at - 1, fewer);
+        }
+    }
+    let least_bytes = known.bytes.total();
+    if !known.fits(cluster) {
+        return Ok(Need { choice, fewest: None, least_bytes });
+    }
+    let devices = counts[at];
+    let (rows, step_s) = match batch {
+        Some(_) => (rows_of(devices), known.step_s),
+        None => most_rows(pricing, &choice, devices, &known, cluster)?,
+    };
+    let rows_per_day = (rows * choice.strategy.data_parallel(devices)) as f64 / step_s * 86_400.0;
+    let fewest = Fit { devices, bytes: known.bytes, rows, rows_per_day };
+    Ok(Need { choice, fewest: Some(fewest), least_bytes })
+}
+
+/// The largest microbatch of a device and the seconds of its step, from the step of one row: bytes are a line in the rows.
+/// What does not fit after all gives a better line.
+fn most_rows(
+    pricing: &dyn Pricing,
+    choice: &Choice,
+    devices: usize,
+    one: &Cost,
+    cluster: &Cluster,
+) -> Result<(usize, f64)> {
+    let rest = cluster.memory_bytes() as f64 - CONTEXT_BYTES - one.bytes.total();
+    let of_line = |rows: usize, cost: &Cost| -> usize {
+        let of_row = (cost.bytes.total() - one.bytes.total()) / (rows - 1) as f64;
+        1 + (rest / of_row.max(1.0)).min(MOST_ROWS as f64) as usize
+    };
+    let two = pricing.cost(choice, devices, 2)?;
+    let mut rows = of_line(2, &two).min(MOST_ROWS);
+    while rows > 1 {
+        let tried = if rows == 2 { two } else { pricing.cost(choice, devices, rows)? };
+        if tried.fits(cluster) {
+            return Ok((rows, tried.step_s));
+        }
+        rows = of_line(rows, &tried).min(rows - 1);
+    }
+    Ok((1, one.step_s))
 }

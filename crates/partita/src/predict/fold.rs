@@ -1,6 +1,7 @@
 //! The step of a session as a job: the axes of its mesh, its plan and its config.
 
 use super::block::{BlockSpec, Recompute};
+use super::small::check_stages;
 use super::step::{AttentionKernel, Job, ParameterBytes, own_bytes};
 use crate::session::Session;
 use partita_base::{Diagnostic, Result};
@@ -47,6 +48,7 @@ pub fn job_of(session: &Session, plan: Option<Plan>) -> Result<Job> {
     let Some([layers, _, dim]) = config.model.stream() else {
         return refused("a model with repeated layers", format!("`{}`", config.model.name()));
     };
+    check_stages(session)?;
     let shards = batch_shards(mesh) / ep;
     let rows = rows_of_microbatch(session)?;
     let storage = |entry: &Entry| match &entry.primitive {

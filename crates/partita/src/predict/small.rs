@@ -151,7 +151,7 @@ impl SmallStep {
             Some(plan) => plan.clone(),
             None => small.plan(&model)?,
         };
-        let blocks = Blocks { names: repeated_blocks(&model.forward), before, period };
+        let blocks = Blocks::of(&small.config().model, repeated_blocks(&model.forward), [period, before]);
         let built = small.built_under(&model, &staged(&plan, &blocks, layers)?)?;
         let set = small.lower(&built)?;
         let simulation = simulate(&set, &small.config().cluster)?;
@@ -218,8 +218,29 @@ impl Small {
 /// E511: a model without repeated layers.
 pub(crate) fn not_folded() -> Box<Diagnostic> {
     Diagnostic::new("E511", "the step cannot be folded to one layer")
-        .expected("a model with repeated layers: of kind gpt, llama, bert, moe-gpt, mixtral or deepseek")
+        .expected("a model with repeated layers: of kind gpt, llama, bert, moe-gpt, mixtral, deepseek, t5 or vit")
         .help("`partita simulate` takes the whole step, with fewer ranks, layers and microbatches if it is too large")
+}
+
+/// E511: stages of a model whose kinds of blocks come one after another, as those of an encoder and a decoder do, for none
+/// of them stands for another.
+pub(crate) fn check_stages(session: &Session) -> Result<()> {
+    let model = &session.config().model;
+    let slices = session.mesh().axis_named(PIPELINE_AXIS).map_or(1, |axis| axis.size);
+    if slices == 1 || has_like_stages(model.as_ref()) {
+        return Ok(());
+    }
+    Err(Diagnostic::new("E511", "the step cannot be folded to one layer")
+        .expected(format!("no axis `{PIPELINE_AXIS}`: blocks of `{}` are of other kinds on other stages", model.name()))
+        .found(format!("`{PIPELINE_AXIS}={slices}`"))
+        .help("`partita simulate` takes the whole step of a pipeline; share such a model over dp, fsdp or tp to fold it"))
+}
+
+/// Whether stages with equally many blocks do the same.
+pub(crate) fn has_like_stages(model: &dyn ModelSource) -> bool {
+    let blocks = 2 * model.period();
+    let kind = |block: usize| model.kind_of_block(block, blocks);
+    (0..blocks).all(|block| kind(block) == kind(block % model.period()))
 }
 
 /// Whether the timetable of a session runs input gradients and weight gradients apart.
@@ -283,15 +304,23 @@ pub(crate) struct Blocks {
     before: usize,
     /// How many repeat together as one layer.
     period: usize,
+    /// Which of these each block that repeats is.
+    kinds: Vec<usize>,
 }
 
 impl Blocks {
+    fn of(model: &Arc<dyn ModelSource>, names: Vec<String>, [period, before]: [usize; 2]) -> Blocks {
+        let count = names.len().saturating_sub(before);
+        let kinds = (0..count).map(|block| model.kind_of_block(block, count)).collect();
+        Blocks { names, before, period, kinds }
+    }
+
     /// The place of a module: that of its block among those that repeat together, or behind them.
     fn place(&self, path: &str) -> usize {
         let block = block_of(path);
         let number = self.names.iter().position(|known| known == block);
         let repeated = number.and_then(|number| number.checked_sub(self.before));
-        repeated.map_or(self.period, |number| number % self.period)
+        repeated.and_then(|number| self.kinds.get(number)).copied().unwrap_or(self.period)
     }
 
     /// A figure of nothing.
@@ -441,7 +470,7 @@ impl Reading<'_> {
 }
 
 /// Bytes of a rank by kind at its peak.
-fn bytes(run: &ClassRun) -> Bytes {
+pub(super) fn bytes(run: &ClassRun) -> Bytes {
     let of = |kind: MemoryKind| run.memory.peak[kind as usize] as f64;
     let mut bytes = Bytes {
         parameters: of(MemoryKind::Parameters),

@@ -9,8 +9,8 @@
 use super::block::matmul_flops;
 use super::fold::rows_of_microbatch;
 use super::small::{
-    ByPlace, Part, STAGES, Small, SmallSlice, Spent, not_folded, period_and_before, repeated_blocks,
-    splits_backward,
+    ByPlace, Part, STAGES, Small, SmallSlice, Spent, check_stages, not_folded, period_and_before,
+    repeated_blocks, splits_backward,
 };
 pub use super::small_steps::SmallSteps;
 use super::small_steps::{SmallPair, few_layers};
@@ -84,6 +84,7 @@ pub fn small_size(session: &Session) -> Result<Vec<usize>> {
 pub fn unfolded(session: &Session, plan: Option<&Plan>, small: &SmallSteps) -> Result<LargeStep> {
     let config = session.config();
     config.cluster.holds(session.mesh())?;
+    check_stages(session)?;
     rows_of_microbatch(session)?;
     let [layers, ..] = config.model.stream().ok_or_else(not_folded)?;
     let slices = session.mesh().slices(PIPELINE_AXIS);
@@ -172,11 +173,12 @@ fn layers_of_stages(
     }
     let blocks = repeated_blocks(&forward);
     let mut counts = vec![vec![0.0; period + 1]; stages];
-    for (number, block) in blocks[before.min(blocks.len())..].iter().enumerate() {
+    let repeated = &blocks[before.min(blocks.len())..];
+    for (number, block) in repeated.iter().enumerate() {
         let stage =
             forward.nodes.iter().find(|node| is_inside(&node.path, block)).map_or(0, |node| node.stage);
         let counts = &mut counts[stage.min(stages - 1)];
-        counts[number % period] += 1.0;
+        counts[config.model.kind_of_block(number, repeated.len())] += 1.0;
         counts[period] += 1.0 / period as f64;
     }
     Ok(counts)

@@ -2,7 +2,7 @@
 //! and the smaller one of these whole.
 
 use super::{Measured, details, ranks_name, runs, timeline};
-use crate::predict::small::SmallStep;
+use crate::predict::small::{SmallStep, check_stages};
 use crate::predict::step::Bytes;
 use crate::predict::unfold::{self, LargeStep, SmallSteps, TaskRun};
 use crate::session::Session;
@@ -23,6 +23,9 @@ const FEW_RANKS: usize = 64;
 /// Whether the report of a step unfolds it: to build, lower and run it whole over the clock would take minutes.
 pub fn is_large(session: &Session) -> bool {
     let Some([layers, ..]) = session.config().model.stream() else { return false };
+    if check_stages(session).is_err() {
+        return false;
+    }
     let most = if session.mesh().rank_count() > FEW_RANKS { MOST_LAYERS } else { MOST_LAYERS_OF_FEW };
     layers * session.config().train.microbatches > most
 }

@@ -2,7 +2,7 @@
 
 use partita::models::named::{from_hugging_face, names};
 use partita::predict::Blocks;
-use partita::predict::estimate::needs;
+use partita::predict::estimate::{Need, needs};
 use partita::predict::fold::job;
 use partita::predict::rows::read;
 use partita::predict::step::{AttentionKernel, Job, Software, layers_of_stages};
@@ -195,16 +195,16 @@ fn a_description_of_hugging_face_is_a_model() {
 #[test]
 fn thirteen_billion_parameters_need_what_the_rule_of_thumb_says() {
     // "FSDP with FULL_SHARD, activation checkpointing, and DecoupledLionW: 4xA100-40GB, or 2xA100-80GB".
-    let model = Config::load("gpt-13b", &[]).unwrap().model;
     for (cluster, devices) in [("a100-40g", 4), ("a100-80g", 2)] {
-        let cluster = Cluster::ready(cluster).unwrap();
-        let (parameters, found) = needs(&model, &cluster, 8).unwrap();
-        assert!((12.5e9..13.2e9).contains(&parameters));
+        let session = session("gpt-13b", &[&format!("cluster.name={cluster}")]);
+        let found = needs(&session, 8, &|_, _| {}).unwrap();
+        assert!((12.5e9..13.2e9).contains(&found.parameters));
         let fsdp = |optimizer: &str| {
-            let is = |need: &&partita::predict::estimate::Need| {
-                need.strategy.name() == "fsdp" && need.optimizer == optimizer && need.recompute
+            let is = |need: &&Need| {
+                let choice = &need.choice;
+                choice.strategy.name() == "fsdp" && choice.optimizer == optimizer && choice.recompute
             };
-            found.iter().find(is).unwrap().fewest.as_ref().map(|fit| fit.devices)
+            found.choices.iter().find(is).unwrap().fewest.as_ref().map(|fit| fit.devices)
         };
         assert_eq!(fsdp("lion"), Some(devices));
         assert!(fsdp("adamw") > Some(devices), "AdamW has one state more");

@@ -174,6 +174,24 @@ fn table_of_experts() {
     compare("experts");
 }
 
+/// An encoder and a decoder, of which two blocks are one layer.
+#[test]
+fn table_of_pairs() {
+    compare("pairs");
+    let sizes = ["model.dim=256", "model.hidden=1024", "model.heads=4", "model.sequence=128", "train.dtype=bf16"];
+    check("t5-small", "fsdp=8", &[[6, 4]], &sizes);
+    check("t5-small", "fsdp=4,tp=2", &[[5, 1]], &sizes);
+}
+
+/// Layers on patches of images.
+#[test]
+fn patches_of_images() {
+    let half = ["train.dtype=bf16"];
+    check("vit-b-16", "dp=4", &[[6, 1]], &half);
+    check("vit-b-16", "fsdp=8", &[[5, 2]], &half);
+    check("vit-b-16", "pp=2,dp=2", &[[8, 4]], &half);
+}
+
 /// Stages with different numbers of layers.
 #[test]
 fn table_of_uneven_stages() {
