@@ -180,6 +180,22 @@ impl Cluster {
         self.levels.iter().position(connects).unwrap_or(self.levels.len() - 1)
     }
 
+    /// The cluster as the ranks of each slice of a mesh along an axis see it: see [`Mesh::slices`].
+    pub fn slices(&self, mesh: &Mesh, axis: &str) -> Vec<Cluster> {
+        let count = mesh.axis_named(axis).map_or(1, |axis| axis.size);
+        (0..count).map(|slice| self.of_slice(mesh, axis, slice)).collect()
+    }
+
+    /// The cluster as `count` consecutive ranks see it, of so many that share its cores. None where they begin within a block
+    /// of ranks that the links of a level connect, and end in another one: such ranks are on nodes that they fill unevenly.
+    pub fn of_run(&self, first: usize, count: usize, all: usize) -> Option<Cluster> {
+        let mut blocks = self.levels.iter().filter_map(|level| level.ranks);
+        let last = first + count.max(1) - 1;
+        let is_whole = blocks.all(|ranks| first / ranks == last / ranks || first.is_multiple_of(ranks));
+        let own: Vec<usize> = (first..=last).collect();
+        is_whole.then(|| self.shared_by(all).of_ranks(&own))
+    }
+
     /// The links between two ranks: those of the nearest level that connects both.
     pub(crate) fn link_between(&self, one: usize, other: usize) -> Link {
         let level = self.level_between(one, other);

@@ -97,10 +97,7 @@ pub fn estimate(args: &EstimateArgs, session: &Session, output: &mut Output) -> 
             rows: need.fewest.as_ref().map(|fit| fit.rows),
             rows_per_day: fit(&|fit| fit.rows_per_day),
             tokens_per_day: tokens.and_then(|tokens| fit(&|fit| fit.rows_per_day * tokens as f64)),
-            missing_bytes: need
-                .fewest
-                .is_none()
-                .then_some(need.least_bytes - cluster.memory_bytes() as f64),
+            missing_bytes: need.fewest.is_none().then_some(need.least_bytes - cluster.memory_bytes() as f64),
         }
     };
     let result = Estimate {
@@ -170,7 +167,8 @@ impl Estimate {
             self.rule_devices,
             match self.batch {
                 None => "the largest microbatch of a device there".to_string(),
-                Some(batch) => format!("the share of a device in the batch, which the model fixes at {batch}"),
+                Some(batch) =>
+                    format!("the share of a device in the batch, which the model fixes at {batch}"),
             }
         );
         text

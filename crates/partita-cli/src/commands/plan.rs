@@ -53,6 +53,8 @@ pub struct Found {
     pub checking_s: f64,
     /// The chosen plan as `[plan]` in TOML.
     pub plan: String,
+    /// The keys of a plan file that say with which mesh, microbatches, timetable and limit it runs.
+    pub made_for: String,
     /// The costs of stages, if `--tables` requests them.
     pub tables: Option<Tables>,
 }
@@ -85,6 +87,8 @@ pub struct Row {
     pub microbatches: usize,
     /// The first and the last block of each stage.
     pub stages: Vec<(String, String)>,
+    /// The mesh of the slice of each stage.
+    pub slices: Vec<String>,
     /// Predicted seconds of a step.
     pub step_s: f64,
     /// Bytes of the fullest rank.
@@ -148,6 +152,7 @@ pub fn plan(args: &PlanArgs, session: &Session, output: &mut Output) -> Result<(
     let freedom = Freedom {
         microbatches: !is_given("train.microbatches"),
         flags: !is_given("train.timetable"),
+        slices: devices.is_some(),
         explain: args.why,
         alpa,
     };
@@ -239,6 +244,7 @@ impl Found {
             },
             microbatches: candidate.microbatches,
             stages: candidate.stages.clone(),
+            slices: candidate.slices.iter().map(Mesh::to_string).collect(),
             step_s: candidate.step_s,
             bytes: candidate.bytes,
         };
@@ -277,6 +283,7 @@ impl Found {
             solving_s: found.time.solving.as_secs_f64(),
             checking_s: found.time.checking.as_secs_f64(),
             plan: found.best.plan.to_dict_toml(),
+            made_for: found.best.made_for(),
             tables: None,
         }
     }
@@ -345,12 +352,13 @@ impl Found {
         }
         let _ = write!(
             text,
-            "\ntime: {} in all; added up over the threads: tracing {}, enumerating {}, solving {}, checking {}\n\n{}",
+            "\ntime: {} in all; added up over the threads: tracing {}, enumerating {}, solving {}, checking {}\n\n{}\n{}",
             seconds(self.wall_s),
             seconds(self.tracing_s),
             seconds(self.enumerating_s),
             seconds(self.solving_s),
             seconds(self.checking_s),
+            self.made_for,
             if self.plan.trim().is_empty() {
                 "[plan]\n# no lines: only the batch is sharded\n"
             } else {
@@ -363,13 +371,22 @@ impl Found {
 
 impl Row {
     fn cells(&self, best: &Row) -> Vec<String> {
-        let stage = |(first, last): &(String, String)| match (first.is_empty(), first == last) {
-            (true, _) => "-".to_string(),
-            (_, true) => first.clone(),
-            _ => format!("{first}-{last}"),
+        let are_alike = self.slices.iter().all(|slice| *slice == self.slices[0]);
+        let stage = |(number, (first, last)): (usize, &(String, String))| {
+            let blocks = match (first.is_empty(), first == last) {
+                (true, _) => "-".to_string(),
+                (_, true) => first.clone(),
+                _ => format!("{first}-{last}"),
+            };
+            match self.slices.get(number).filter(|_| !are_alike) {
+                Some(slice) => format!("{blocks} on {slice}"),
+                None => blocks,
+            }
         };
         let stages = match &self.stages[..] {
-            few if few.len() <= MOST_NAMED => few.iter().map(stage).collect::<Vec<_>>().join(" | "),
+            few if few.len() <= MOST_NAMED => {
+                few.iter().enumerate().map(stage).collect::<Vec<_>>().join(" | ")
+            }
             many => format!("{} stages", many.len()),
         };
         let against = match (&self.idle, self.fits) {

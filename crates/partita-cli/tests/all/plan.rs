@@ -65,6 +65,45 @@ fn every_mesh_of_the_devices_is_tried_and_the_plan_reads_back() {
     assert_eq!(verify.status.code(), Some(0), "{}", String::from_utf8_lossy(&verify.stderr));
 }
 
+/// Stages on slices of two ranks and one: the plan file runs as it is, costs what was predicted, and changes no number.
+#[test]
+fn a_plan_with_slices_of_different_sizes_reads_back() {
+    let place = Place::of(env!("CARGO_BIN_EXE_partita"));
+    let file = place.path("found.toml");
+    let path = file.to_str().unwrap();
+    let links = "cluster.links=[{ranks=2,latency_s=1e-6,bytes_per_s=3e10},{latency_s=5e-6,bytes_per_s=5e8}]";
+    let sets = [
+        "model.layers=4",
+        "model.dim=128",
+        "model.sequence=16",
+        "model.dropout=0.0",
+        "cluster.name=a100-8",
+        "cluster.flops_per_s=1e11",
+        "cluster.flops_efficiency=1.0",
+        "cluster.memory_efficiency=1.0",
+        "cluster.memory_bytes_per_s=1e12",
+        links,
+    ];
+    let sets = sets.map(|item| ["--set", item]).concat();
+    let model = [&["gpt", "--batch", "16"][..], &sets].concat();
+    let search = ["--devices", "3", "--microbatches", "4", "--timetable", "1f1b", "--out", path];
+    let event = found(&[&["plan"][..], &model, &search].concat());
+    let best = &event["candidates"][0];
+    let slices: Vec<&str> =
+        best["slices"].as_array().unwrap().iter().map(|mesh| mesh.as_str().unwrap()).collect();
+    assert!(slices.len() == 2 && slices[0] != slices[1], "{best}");
+    let told = std::fs::read_to_string(&file).unwrap();
+    assert!(told.starts_with("mesh = \"pp=3\"\nmicrobatches = 4\n"), "{told}");
+    let simulate = partita(&[&["simulate"][..], &model, &["--plan", path, "--json"]].concat());
+    let simulated = String::from_utf8(simulate.stdout).unwrap();
+    let simulated: Value = serde_json::from_str(simulated.lines().last().unwrap()).unwrap();
+    assert_eq!(simulated["step_s"], best["step_s"]);
+    let verify = partita(&[&["verify"][..], &model, &["--plan", path]].concat());
+    assert_eq!(verify.status.code(), Some(0), "{}", String::from_utf8_lossy(&verify.stderr));
+    let train = partita(&[&["train"][..], &model, &["--plan", path, "--steps", "2"]].concat());
+    assert_eq!(train.status.code(), Some(0), "{}", String::from_utf8_lossy(&train.stderr));
+}
+
 #[test]
 fn a_searched_plan_changes_no_number() {
     for mesh in ["tp=4", "dp=2,tp=2"] {

@@ -1,7 +1,8 @@
 //! Guesses: candidates of large steps in closed form, and the exact prices of the best of them.
 
+use super::blocks::blocks;
 use super::folded::{Layer, Recomputed};
-use super::layouts::blocks;
+use super::layouts::slice_of;
 use super::{Candidate, Tried, Watch, on_all_cores};
 use crate::predict::step::Job;
 use crate::predict::unfold::SmallSteps;
@@ -333,7 +334,8 @@ fn candidate(session: &Session, guess: &Guess, small: &SmallSteps, stages: &Even
     let price = session.price_folded_with(plan, small)?;
     let chunks = if job.pp > 1 { order.chunks(job.pp) } else { 1 };
     let stages = stages.of(job.pp * chunks)?;
-    Ok(Candidate { stages, ..Candidate::priced(&session, source, (*plan).clone(), &price) })
+    let slices = vec![slice_of(mesh); stages.len()];
+    Ok(Candidate { stages, slices, ..Candidate::priced(&session, source, (*plan).clone(), &price) })
 }
 
 /// The modules of the stages of a model that is cut evenly.

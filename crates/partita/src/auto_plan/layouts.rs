@@ -1,12 +1,13 @@
 //! The searches over layouts of small steps. Meshes that differ only in what data parallel ranks share, and pipelines whose
 //! slices are alike, have the same layouts, so each search is made once.
 
+use super::blocks::BlockCosts;
 use super::{DATA_AXES, Freedom, SearchTime, Searched, expert_lines, is_free, with};
 use crate::models::ModelSource;
 use crate::session::{Session, with_loss};
 use partita_base::{Diagnostic, Result};
-use partita_cost::Cluster;
-use partita_ir::{Graph, Phase, Registry};
+use partita_cost::{Cluster, Level};
+use partita_ir::{Graph, Registry};
 use partita_mesh::{Axis, Mesh};
 use partita_nn::Model;
 use partita_pipeline::Order;
@@ -56,10 +57,17 @@ pub(super) struct Layouts {
     pub plans: Vec<Plan>,
     /// The search.
     pub searched: Searched,
-    /// The repeated blocks of the step that was searched, with the seconds of a microbatch and those of the update.
-    pub blocks: Vec<String>,
-    pub each: Vec<f64>,
-    pub once: Vec<f64>,
+    /// The costs of the repeated blocks of the step that was searched.
+    pub blocks: BlockCosts,
+}
+
+impl Layouts {
+    /// The costs of all blocks of a model, of which few may have been searched: the others cost what those like them do.
+    pub fn of_all(&self, model: &dyn ModelSource, names: &[String]) -> BlockCosts {
+        let (few, all) = (self.blocks.names.len(), names.len());
+        let place = |block: usize| if few < all { like(model, block, [all, few]) } else { Some(block) };
+        self.blocks.expanded(names, &place)
+    }
 }
 
 /// The searches that were made.
@@ -124,15 +132,14 @@ impl<'a> Search<'a> {
         Ok(Search { one, is_whole, pins, given, freedom, repeats, cluster })
     }
 
+    /// What the layouts depend on: of the links, those between the ranks of the mesh.
     fn key(&self) -> String {
-        let config = self.one.config();
-        let Cluster { levels, others, device, .. } = &self.cluster;
-        format!(
-            "{} {} {} {levels:?} {device:?} {others:?}",
-            self.one.mesh(),
-            config.train.batch,
-            self.repeats
-        )
+        let (mesh, Cluster { device, levels, others, .. }) = (self.one.mesh(), &self.cluster);
+        let connects = |level: &&Level| level.ranks.is_none_or(|ranks| ranks >= mesh.rank_count());
+        let inner: Vec<&Level> = levels.iter().take_while(|level| !connects(level)).collect();
+        let outer = levels.iter().find(connects).map(|level| (level.link, level.links));
+        let batch = self.one.config().train.batch;
+        format!("{mesh} {batch} {} {device:?} {others:?} {inner:?} {outer:?}", self.repeats)
     }
 
     fn run(&self, model: &Model, time: &mut SearchTime) -> Result<Layouts> {
@@ -190,18 +197,6 @@ impl<'a> Search<'a> {
 
     /// What the first search says, still without its plans.
     fn first(&self, table: &Table, step: &Graph, slice: &Mesh, found: &Found, plans: &[Plan]) -> Layouts {
-        let blocks = blocks(step);
-        let (mut each, mut once) = (vec![0.0; blocks.len()], vec![0.0; blocks.len()]);
-        let mut current = 0;
-        for (node, cost) in step.nodes.iter().zip(&found.node_costs).filter(|_| !blocks.is_empty()) {
-            let own = block_of(&node.path).and_then(|block| blocks.iter().position(|known| *known == block));
-            // What is in no block belongs to the one before it: the embedding to the first, the head to the last.
-            current = own.unwrap_or(if node.phase == Phase::Update { 0 } else { current });
-            match node.phase {
-                Phase::Update => once[current] += cost,
-                _ => each[current] += cost / self.repeats as f64,
-            }
-        }
         let searched = Searched {
             without: match self.freedom.explain {
                 true => without(table, step, found, plans),
@@ -209,7 +204,8 @@ impl<'a> Search<'a> {
             },
             ..Searched::of(slice, (!self.is_whole).then_some(FEW), table, found)
         };
-        Layouts { plans: Vec::new(), searched, blocks, each, once }
+        let blocks = BlockCosts::of(step, slice, found, self.repeats);
+        Layouts { plans: Vec::new(), searched, blocks }
     }
 }
 
@@ -300,29 +296,4 @@ fn without(table: &Table, step: &Graph, found: &Found, plans: &[Plan]) -> Vec<(S
         }
     }
     prices
-}
-
-/// The repeated blocks of a model, such as `layers.0`: the module paths up to their first number, in order.
-pub(super) fn blocks(graph: &Graph) -> Vec<String> {
-    let mut found: Vec<String> = Vec::new();
-    for node in graph.nodes.iter().filter(|node| node.phase == Phase::Forward) {
-        if let Some(block) = block_of(&node.path).filter(|block| !found.contains(block)) {
-            found.push(block);
-        }
-    }
-    found
-}
-
-/// One pattern for the blocks of each kind: `layers.*`.
-pub(super) fn patterns(blocks: &[String]) -> Vec<String> {
-    let of_block = |block: &String| format!("{}*", block.trim_end_matches(|c: char| c.is_ascii_digit()));
-    let mut patterns: Vec<String> = blocks.iter().map(of_block).collect();
-    patterns.dedup();
-    patterns
-}
-
-fn block_of(path: &str) -> Option<String> {
-    let parts: Vec<&str> = path.split('.').collect();
-    let number = parts.iter().position(|part| part.parse::<usize>().is_ok())?;
-    Some(parts[..=number].join("."))
 }

@@ -4,10 +4,13 @@
 //! as `partita simulate` prices it ([`crate::price`]), and the fastest candidate that fits the memory of a device wins.
 //! `trial` searches the step of a small model whole, `folded` the repeated layer of a large one.
 
+mod blocks;
 mod folded;
 mod guesses;
 mod layouts;
 mod reasons;
+mod shares;
+mod slices;
 pub mod tables;
 mod trial;
 
@@ -25,6 +28,7 @@ use partita_planner::intra::Prices;
 use partita_schedule::{
     Entry, Kind, Offloaded, PIPELINE_AXIS, Plan, Primitive, ReadyOptions, overruled_lines,
 };
+use slices::Divider;
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicUsize, Ordering as AtomicOrdering};
 use std::sync::{Mutex, PoisonError};
@@ -61,6 +65,10 @@ pub struct Candidate {
     pub idle: Option<String>,
     /// The modules of each stage, by the first and the last.
     pub stages: Vec<(String, String)>,
+    /// The mesh of the slice of each stage.
+    pub slices: Vec<Mesh>,
+    /// The share of the step in which the ranks of each stage compute; empty where it is not known.
+    pub busy: Vec<f64>,
 }
 
 impl Candidate {
@@ -122,7 +130,14 @@ impl Candidate {
             limit: price.fullest().limit,
             idle: None,
             stages: Vec::new(),
+            slices: Vec::new(),
+            busy: Vec::new(),
         }
+    }
+
+    /// Whether stages are on slices of different sizes or shapes.
+    pub fn has_slices(&self) -> bool {
+        self.slices.iter().any(|slice| *slice != self.slices[0])
     }
 
     /// The order of candidates: those that fit, then those without idle axes, then the fastest, or of those that do not fit
@@ -190,6 +205,8 @@ pub struct AutoPlan {
     pub searched: Vec<Searched>,
     /// Candidates that were refused: mesh, source and reason.
     pub refused: Vec<(Mesh, &'static str, String)>,
+    /// Candidates that were not built, because others promise more.
+    pub told: Vec<String>,
     /// Given lines that a later line overrides.
     pub notes: Vec<String>,
     /// The time of the search.
@@ -220,6 +237,8 @@ pub struct Freedom {
     pub microbatches: bool,
     /// Other timetables than that of the config, if it is the default one, and layers that are sequence-parallel.
     pub flags: bool,
+    /// Stages on slices of different sizes, beside the meshes.
+    pub slices: bool,
     /// Prices each line of a plan against the best layouts without it.
     pub explain: bool,
     /// Searches layouts by Alpa's formula, in bytes over the slowest axis, instead of the seconds of the cluster. What the
@@ -316,6 +335,8 @@ struct Tried {
     found: Vec<Candidate>,
     searched: Vec<Searched>,
     refused: Vec<(Mesh, &'static str, Box<Diagnostic>)>,
+    /// What was not tried, and why.
+    told: Vec<String>,
     time: SearchTime,
 }
 
@@ -338,7 +359,8 @@ impl Tried {
 
     /// What another part of the search found.
     fn join(&mut self, other: Tried) {
-        let Tried { found, searched, refused, time } = other;
+        let Tried { found, searched, refused, told, time } = other;
+        self.told.extend(told);
         self.found.extend(found);
         self.searched.extend(searched);
         self.refused.extend(refused);
@@ -348,7 +370,7 @@ impl Tried {
     /// The candidates of a search that began at `start`, in order. Of one mesh and source only the best counts.
     fn ranked(self, session: &Session, notes: Vec<String>, start: Instant) -> Result<AutoPlan> {
         let main_error = self.main_error();
-        let Tried { mut found, searched, refused, time } = self;
+        let Tried { mut found, searched, refused, told, time } = self;
         let refused =
             refused.into_iter().map(|(mesh, source, error)| (mesh, source, error.message)).collect();
         let cluster = &session.config().cluster;
@@ -370,7 +392,8 @@ impl Tried {
         match kept.first() {
             Some(best) if best.fits() => {
                 let best = kept.remove(0);
-                Ok(AutoPlan { best, others: kept, searched, refused, notes, time, wall: start.elapsed() })
+                let (others, wall) = (kept, start.elapsed());
+                Ok(AutoPlan { best, others, searched, refused, told, notes, time, wall })
             }
             None => Err(main_error.unwrap_or_else(|| Diagnostic::new("E523", "the mesh has no slices"))),
             Some(_) => {
@@ -465,8 +488,17 @@ impl Session {
         };
         let pins = self.pins()?;
         let searches = Searches::default();
-        let tried = on_all_cores(meshes.len(), watch, |number| {
-            trial::on_mesh(&self.clone().with_mesh(meshes[number].clone()), model, &pins, freedom, &searches)
+        // Beside meshes whose slices are alike: stages on slices of different sizes.
+        let devices = meshes.first().filter(|_| freedom.slices).map(Mesh::rank_count);
+        let divided =
+            devices.and_then(|devices| Divider::of(self, model, &pins, freedom, &searches, devices));
+        let parts = meshes.len() + usize::from(divided.is_some());
+        let tried = on_all_cores(parts, watch, |number| match (meshes.get(number), &divided) {
+            (Some(mesh), _) => {
+                trial::on_mesh(&self.clone().with_mesh(mesh.clone()), model, &pins, freedom, &searches)
+            }
+            (None, Some(divided)) => divided.run(),
+            (None, None) => Tried::default(),
         });
         tried.ranked(self, overruled(&pins, &model.forward), start)
     }
@@ -543,6 +575,7 @@ fn offloaded(session: &Session, source: &'static str, plan: &Plan) -> Result<Opt
         "planner" => "planner, offload",
         "ready plan" => "ready plan, offload",
         "ready plan, vocab-parallel" => "ready plan, vocab-parallel, offload",
+        slices::SOURCE => "planner, slices, offload",
         _ => "given lines, offload",
     };
     let mut plan = plan.clone();
@@ -552,7 +585,7 @@ fn offloaded(session: &Session, source: &'static str, plan: &Plan) -> Result<Opt
 
 /// Patterns of the numbered blocks of a model, which may be recomputed.
 pub(crate) fn recomputed(forward: &Graph) -> Vec<String> {
-    layouts::patterns(&layouts::blocks(forward))
+    blocks::patterns(&blocks::blocks(forward))
 }
 
 /// A plan with more lines behind it.

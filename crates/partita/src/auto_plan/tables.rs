@@ -10,7 +10,7 @@ use crate::session::Session;
 use partita_base::{Diagnostic, Result};
 use partita_mesh::Mesh;
 use partita_planner::inter::{Memory, Submeshes, most_successors, submeshes};
-use partita_schedule::{Kind, PIPELINE_AXIS, Plan, Primitive, batch_shards};
+use partita_schedule::{Kind, Plan, Primitive, batch_shards};
 use std::fmt::Write;
 
 /// The costs of stages: arrays `[layers, layers, submeshes]` by first layer, last layer and submesh, rows first.
@@ -67,14 +67,19 @@ impl Session {
                 .found(format!("`{}`", config.model.name())));
         }
         let (nodes, devices) = self.nodes(like.mesh.rank_count());
-        let submeshes = submeshes(nodes, devices, Submeshes::All)?;
+        // A slice of three devices is no power of two of them.
+        let is_power = |slice: &Mesh| slice.rank_count() > devices || slice.rank_count().is_power_of_two();
+        let has_powers = !like.has_slices() || like.slices.iter().all(is_power);
+        let submeshes =
+            submeshes(nodes, devices, if has_powers { Submeshes::All } else { Submeshes::Every })?;
         let rows = config.train.batch / like.microbatches.max(1);
         let mut blocks = Blocks::default();
         let mut jobs: Vec<Vec<(usize, usize, Job)>> = Vec::new();
         for &(nodes, devices) in &submeshes {
             let mut of_submesh = Vec::new();
-            for tp in (1..=devices).filter(|tp| (nodes * devices).is_multiple_of(*tp) && tp.is_power_of_two())
-            {
+            let divides =
+                |tp: &usize| (nodes * devices).is_multiple_of(*tp) && (tp.is_power_of_two() || !has_powers);
+            for tp in (1..=devices).filter(divides) {
                 let dp = nodes * devices / tp;
                 if rows.is_multiple_of(dp) {
                     of_submesh.extend(self.job_on(like, dp, tp, rows).ok().map(|job| (dp, tp, job)));
@@ -157,11 +162,12 @@ impl Session {
     /// What Alpa prints of a plan, under the same names: the layers of each stage, the devices of each as nodes and devices
     /// of a node, their use as data parallel ranks and ranks of `tp`, and the options of each search, which are none.
     pub fn alpa_result(&self, candidate: &Candidate) -> String {
-        let slices = candidate.mesh.slices(PIPELINE_AXIS);
-        let slice = slices.first().map(|slice| &slice.mesh);
-        let ranks = slice.map_or(1, |mesh| mesh.rank_count());
-        let (nodes, devices) = self.nodes(ranks);
-        let dp = slice.map_or(1, batch_shards).max(1);
+        // Of each stage: the nodes and the devices of each, data parallel ranks and the others.
+        let physical = |stage: usize| self.nodes(candidate.slices[stage].rank_count());
+        let logical = |stage: usize| {
+            let (slice, dp) = (&candidate.slices[stage], batch_shards(&candidate.slices[stage]).max(1));
+            (dp, slice.rank_count() / dp)
+        };
         let number = |block: &str| block.rsplit('.').next().and_then(|n| n.parse::<usize>().ok());
         let layers = |(first, last): &(String, String)| match (number(first), number(last)) {
             (Some(first), Some(last)) => (first..=last).map(|n| n.to_string()).collect::<Vec<_>>().join(", "),
@@ -173,9 +179,12 @@ impl Session {
         let mut text = String::new();
         let ids = list(&|stage| format!("[{}]", layers(&candidate.stages[stage])));
         let _ = writeln!(text, "Result forward_stage_layer_ids: [{ids}]");
-        let _ = writeln!(text, "Result meshes: [{}]", list(&|_| format!("({nodes}, {devices})")));
-        let _ =
-            writeln!(text, "Result logical_mesh_shapes: [{}]", list(&|_| format!("({dp}, {})", ranks / dp)));
+        let _ = writeln!(text, "Result meshes: [{}]", list(&|stage| format!("{:?}", physical(stage))));
+        let _ = writeln!(
+            text,
+            "Result logical_mesh_shapes: [{}]",
+            list(&|stage| format!("{:?}", logical(stage)))
+        );
         let _ = writeln!(text, "Result autosharding_option_dicts: [{}]", list(&|_| "{}".to_string()));
         text
     }

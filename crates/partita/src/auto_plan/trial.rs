@@ -4,21 +4,24 @@
 //! These plans and the ready ones are built as any other plan, and ranked by their work and their collectives one after
 //! another. The best of each source is lowered and priced.
 
-use super::layouts::{Layouts, Searches, blocks, few_layers, like, of_any_layer, patterns, slice_of};
+use super::blocks::{BlockCosts, blocks, blocks_among, divided, patterns};
+use super::layouts::{Layouts, Searches, few_layers, of_any_layer, slice_of};
+use super::shares::{busy, idle_axis};
 use super::{
-    Candidate, Freedom, SearchTime, Searched, Tried, in_order, is_free, offloaded, orders, storage, with,
+    Candidate, Freedom, SearchTime, Searched, Tried, in_order, is_free, offloaded, orders, slices, storage,
+    with,
 };
 use crate::session::Session;
 use partita_base::{Diagnostic, Result};
+use partita_ir::Node;
 use partita_ir::composites::ATTENTION;
-use partita_ir::{Node, Phase};
 use partita_nn::Model;
 use partita_pipeline::Order;
 use partita_pipeline::mark::evenly;
-use partita_planner::inter::{Stage, StageTable, makespan_s, stages};
+use partita_planner::inter::{SliceKind, Stage, StageTable, makespan_s};
 use partita_program::kept_curve;
 use partita_schedule::{Built, Entry, PIPELINE_AXIS, Plan, Primitive, ReadyOptions, batch_shards, moves};
-use partita_spmd::{Partitioned, step_s};
+use partita_spmd::step_s;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -87,16 +90,22 @@ pub(super) fn on_mesh(
 }
 
 /// The numbers of microbatches to try on the mesh of a session: that of the config, and with a pipeline of several slices
-/// those that keep it busy.
+/// those that keep it busy. Where multiples of the slices do not divide the batch, the next numbers that do.
 fn first_counts(session: &Session, freedom: Freedom) -> Vec<usize> {
     let (own, mesh) = (session.config().train.microbatches, session.mesh());
     let slices = mesh.axis_named(PIPELINE_AXIS).map_or(1, |axis| axis.size);
     if slices == 1 || own > 1 || !freedom.microbatches {
         return vec![own];
     }
-    let counts: Vec<usize> =
-        [1, 2, 4].iter().map(|times| times * slices).filter(|&count| suits(session, count)).collect();
-    if counts.is_empty() { vec![own] } else { counts }
+    let multiples = [1, 2, 4].map(|times| times * slices);
+    let counts: Vec<usize> = multiples.into_iter().filter(|&count| suits(session, count)).collect();
+    if !counts.is_empty() {
+        return counts;
+    }
+    let next = |&least: &usize| (least..2 * least).find(|&count| suits(session, count));
+    let mut counts: Vec<usize> = [own].into_iter().chain(multiples[..2].iter().filter_map(next)).collect();
+    counts.dedup();
+    counts
 }
 
 /// The next number of microbatches after `count`, at least twice as many.
@@ -109,7 +118,7 @@ fn more_microbatches(session: &Session, count: usize, freedom: Freedom) -> Optio
 }
 
 /// Whether a batch divides into so many microbatches on the mesh of a session, in a step that is not folded.
-fn suits(session: &Session, count: usize) -> bool {
+pub(super) fn suits(session: &Session, count: usize) -> bool {
     let config = session.config();
     let layers = config.model.stream().map_or(0, |[layers, ..]| layers) * config.model.period();
     config.train.batch.is_multiple_of(count * batch_shards(session.mesh()))
@@ -213,11 +222,43 @@ impl<'a> Trial<'a> {
     }
 
     /// One plan.
-    fn of_plan(self, source: &'static str, plan: Plan) -> Tried {
+    pub fn of_plan(self, source: &'static str, plan: Plan) -> Tried {
         let (start, mut tried) = (Instant::now(), Tried::default());
         match self.rank_whole(source, plan).and_then(|ranked| self.candidate(ranked)) {
             Ok(found) => tried.found.push(found),
             Err(error) => tried.refuse(self.session.mesh(), source, error),
+        }
+        tried.time.add(SearchTime { checking: start.elapsed(), ..SearchTime::default() });
+        tried
+    }
+
+    /// The best of several plans by what one microbatch takes; where it does not fit, with what makes it smaller.
+    pub fn of_plans(self, source: &'static str, plans: Vec<Plan>) -> Tried {
+        let (start, mut tried) = (Instant::now(), Tried::default());
+        let mesh = self.session.mesh().clone();
+        let train = &self.session.config().train;
+        let others = train.microbatches.saturating_sub(1) as f64;
+        let one = self.session.clone().with_batch(train.batch / train.microbatches.max(1));
+        let one = one.with_microbatches(1).with_timetable(Order::default());
+        let key = |plan: &Plan, model: &Model| -> Result<(bool, f64)> {
+            let built = one.built_under(model, plan)?;
+            let of_stages: Vec<f64> = built.stages.iter().map(|stage| step_s(&stage.partitioned)).collect();
+            let slowest = of_stages.iter().copied().fold(0.0, f64::max);
+            Ok((idle_axis(&built).is_some(), of_stages.iter().sum::<f64>() + others * slowest))
+        };
+        let mut best: Option<((bool, f64), Plan)> = None;
+        for plan in plans {
+            match one.model().and_then(|model| key(&plan, &model)) {
+                Ok(key) if best.as_ref().is_none_or(|(known, _)| key < *known) => best = Some((key, plan)),
+                Ok(_) => {}
+                Err(error) => tried.refuse(&mesh, source, error),
+            }
+        }
+        let best = best.map(|(_, plan)| self.rank_whole(source, plan));
+        match best.map(|ranked| ranked.and_then(|ranked| self.candidates(ranked))) {
+            Some(Ok(found)) => tried.found.extend(found),
+            Some(Err(error)) => tried.refuse(&mesh, source, error),
+            None => {}
         }
         tried.time.add(SearchTime { checking: start.elapsed(), ..SearchTime::default() });
         tried
@@ -334,40 +375,28 @@ impl<'a> Trial<'a> {
         if slices == 1 || blocks.len() < slices || order.slice_of_stage(slices)?.len() != slices {
             return Ok(None);
         }
-        let microbatches = config.train.microbatches;
         // Where few layers were searched, those between the ends cost what the one in the middle does.
-        let (few, all) = (layouts.blocks.len(), blocks.len());
-        let place = |block: usize| if few < all { like(&*config.model, block, [all, few]) } else { Some(block) };
-        let expanded = |of: &[f64]| -> Vec<f64> {
-            let cost = |block| place(block).and_then(|block| of.get(block).copied()).unwrap_or(0.0);
-            (0..all).map(cost).collect()
-        };
-        let (each, once) = (expanded(&layouts.each), expanded(&layouts.once));
-        let range = |of: &[f64], first: usize, last: usize| {
-            vec![of.get(first..=last).map_or(f64::INFINITY, |of| of.iter().sum())]
-        };
-        let grid = |of: &[f64]| -> Vec<Vec<Vec<f64>>> {
-            (0..blocks.len())
-                .map(|first| (0..blocks.len()).map(|last| range(of, first, last)).collect())
-                .collect()
-        };
-        let table = StageTable {
-            layers: blocks.len(),
-            // Slices are all alike, so they count as one device each.
-            devices: vec![1],
-            seconds: grid(&each),
-            successors: vec![vec![vec![i64::MAX]; blocks.len()]; blocks.len()],
-            once: grid(&once),
-            cut: vec![0.0; blocks.len()],
-        };
-        let found = stages(&table, slices, microbatches);
-        let Some(found) = found.into_iter().find(|found| found.stages.len() == slices) else {
-            return Ok(None);
-        };
+        let own = layouts.of_all(&*config.model, &blocks);
+        let clusters = config.cluster.slices(mesh, PIPELINE_AXIS);
+        let mut of_slices: Vec<BlockCosts> = Vec::with_capacity(slices);
+        for cluster in &clusters {
+            // Slices with the devices of the search cost what it says; on others, the same layouts are searched again.
+            let costs = match *cluster == config.cluster.sliced(mesh, PIPELINE_AXIS) {
+                true => own.clone(),
+                false => {
+                    let alone = self.session.clone().with_mesh(slice_of(mesh)).with_cluster(cluster.clone());
+                    let mut time = SearchTime::default();
+                    let found = self.searches.of(&alone, self.model, self.pins, self.freedom, &mut time)?;
+                    found.of_all(&*config.model, &blocks)
+                }
+            };
+            of_slices.push(costs);
+        }
+        let Some(ends) = divided(&of_slices, config.train.microbatches) else { return Ok(None) };
         let mut plan = Plan::default();
-        for stage in &found.stages[..slices - 1] {
+        for end in ends {
             let split = Primitive::PipelineSplit { mesh: None, ranks: Vec::new() };
-            plan.push(&blocks[stage.last], split, "planner");
+            plan.push(&blocks[end], split, "planner");
         }
         Ok(Some(plan))
     }
@@ -438,6 +467,7 @@ impl<'a> Trial<'a> {
             PLANNER => "planner, activation limit",
             "ready plan" => "ready plan, activation limit",
             "ready plan, vocab-parallel" => "ready plan, vocab-parallel, activation limit",
+            slices::SOURCE => "planner, slices, activation limit",
             _ => "given lines, activation limit",
         };
         let built = self.session.built_under(self.model, &large.plan).ok()?;
@@ -462,9 +492,10 @@ impl<'a> Trial<'a> {
             let price = session.price_of(&built).ok()?;
             fill = price.fullest();
             if fill.fits() {
-                let (idle, stages) = (large.idle.clone(), large.stages.clone());
                 let found = Candidate::priced(&session, source, large.plan.clone(), &price);
-                return Some(Candidate { idle, stages, ..found });
+                let Candidate { idle, stages, slices, .. } = large.clone();
+                let busy = busy(&built, &price);
+                return Some(Candidate { idle, stages, slices, busy, ..found });
             }
         }
         None
@@ -491,15 +522,20 @@ impl<'a> Trial<'a> {
                 .found(format!("{} bytes", host.bytes))
                 .help("offload the states of fewer layers, or shard them over more ranks"));
         }
+        // Tables that follow from the inputs alone are computed by all stages that read them, but belong to one.
         let all = blocks(&self.model.forward);
-        let stage = |stage: &partita_schedule::Stage| {
-            let own = blocks(&stage.partitioned.graph);
-            let own: Vec<&String> = own.iter().filter(|block| all.contains(block)).collect();
-            let text = |block: Option<&&String>| block.map(|block| block.to_string()).unwrap_or_default();
+        let slice_of = built.timetable.as_ref().map(|timetable| timetable.slice_of_stage());
+        let stage = |number: usize| {
+            let is_own = |node: &Node| slice_of.as_ref().is_none_or(|of| of.get(node.stage) == Some(&number));
+            let mut own = blocks_among(&built.step, &is_own);
+            own.retain(|block| all.contains(block));
+            let text = |block: Option<&String>| block.cloned().unwrap_or_default();
             (text(own.first()), text(own.last()))
         };
-        let stages = built.stages.iter().map(stage).collect();
-        Ok(Candidate { idle, stages, ..Candidate::priced(&self.session, source, plan, &price) })
+        let stages = (0..built.stages.len()).map(stage).collect();
+        let slices = built.stages.iter().map(|stage| stage.partitioned.mesh.clone()).collect();
+        let busy = busy(&built, &price);
+        Ok(Candidate { idle, stages, slices, busy, ..Candidate::priced(&self.session, source, plan, &price) })
     }
 
     /// Seconds of a built step, without overlap of communication and computation: on its slowest rank, or with several
@@ -521,31 +557,16 @@ impl<'a> Trial<'a> {
         }
         let table = StageTable {
             layers: slices,
-            devices: vec![1],
+            slices: vec![SliceKind::anywhere(1)],
             seconds: grid(&of_stages, microbatches),
             successors: vec![vec![vec![i64::MAX]; slices]; slices],
             once: vec![vec![vec![0.0]; slices]; slices],
-            cut: sent,
+            cut: sent.into_iter().map(|seconds| vec![seconds]).collect(),
         };
         let stages: Vec<Stage> =
-            (0..slices).map(|slice| Stage { first: slice, last: slice, slice: 0 }).collect();
+            (0..slices).map(|slice| Stage { first: slice, last: slice, slice: 0, begin: slice }).collect();
         makespan_s(&table, &stages, &self.session.config().train.timetable, microbatches)
     }
-}
-
-/// An axis over which no stage shards a value that its forward pass computes.
-fn idle_axis(built: &Built) -> Option<String> {
-    let mesh = &built.stages.first()?.partitioned.mesh;
-    let is_idle = |axis: usize| {
-        let full = mesh.full_axis(axis);
-        built.stages.iter().all(|stage| {
-            let Partitioned { graph, layouts, .. } = &stage.partitioned;
-            let mut forward = graph.nodes.iter().filter(|node| node.phase == Phase::Forward);
-            forward.all(|node| node.results.iter().all(|&value| !layouts.sharding(value).uses_axis(full)))
-        })
-    };
-    let axis = (0..mesh.axes.len()).find(|&axis| mesh.axes[axis].size > 1 && is_idle(axis))?;
-    Some(mesh.axes[axis].name.clone())
 }
 
 /// Seconds of each slice for one microbatch, on the diagonal.

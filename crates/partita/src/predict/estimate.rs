@@ -208,10 +208,13 @@ fn choices(recomputes: bool) -> Vec<Choice> {
             if recompute && !recomputes {
                 continue;
             }
-            found.extend(
-                with_states
-                    .map(|(optimizer, states)| Choice { strategy, optimizer, states, recompute, offload }),
-            );
+            found.extend(with_states.map(|(optimizer, states)| Choice {
+                strategy,
+                optimizer,
+                states,
+                recompute,
+                offload,
+            }));
         }
     }
     found

@@ -34,6 +34,7 @@ mod recorded;
 mod refusals;
 mod remat;
 mod search;
+mod slices;
 mod staged;
 mod storage;
 mod threads;

@@ -178,7 +178,8 @@ fn table_of_experts() {
 #[test]
 fn table_of_pairs() {
     compare("pairs");
-    let sizes = ["model.dim=256", "model.hidden=1024", "model.heads=4", "model.sequence=128", "train.dtype=bf16"];
+    let sizes =
+        ["model.dim=256", "model.hidden=1024", "model.heads=4", "model.sequence=128", "train.dtype=bf16"];
     check("t5-small", "fsdp=8", &[[6, 4]], &sizes);
     check("t5-small", "fsdp=4,tp=2", &[[5, 1]], &sizes);
 }

@@ -3,13 +3,35 @@
 use partita_base::Result;
 use partita_pipeline::{Order, Task, TaskKind};
 
+/// A kind of slice: so many consecutive devices.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SliceKind {
+    /// The devices.
+    pub devices: usize,
+    /// The first devices that slices of this kind may have, in order; `None` for any. Slices of as many devices elsewhere
+    /// are other kinds, where devices or links differ.
+    pub begins: Option<Vec<usize>>,
+}
+
+impl SliceKind {
+    /// So many devices anywhere.
+    pub fn anywhere(devices: usize) -> SliceKind {
+        SliceKind { devices, begins: None }
+    }
+
+    /// Whether a slice of this kind may begin at a device.
+    pub fn may_begin(&self, device: usize) -> bool {
+        self.begins.as_ref().is_none_or(|begins| begins.binary_search(&device).is_ok())
+    }
+}
+
 /// What each range of layers costs on each kind of slice.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct StageTable {
     /// The number of layers.
     pub layers: usize,
-    /// The devices of each kind of slice.
-    pub devices: Vec<usize>,
+    /// The kinds of slices.
+    pub slices: Vec<SliceKind>,
     /// Seconds of one microbatch, forward and backward, by first layer, last layer and kind of slice; infinite where a range
     /// does not run.
     pub seconds: Vec<Vec<Vec<f64>>>,
@@ -17,8 +39,9 @@ pub struct StageTable {
     pub successors: Vec<Vec<Vec<i64>>>,
     /// Seconds that a stage needs once in a step: the synchronisation of its gradients and its update.
     pub once: Vec<Vec<Vec<f64>>>,
-    /// Seconds to send a microbatch's activations over the cut after each layer, and its gradients back.
-    pub cut: Vec<f64>,
+    /// Seconds to send a microbatch's activations over the cut after each layer, and its gradients back: by the devices of
+    /// the stages before the cut, or one number for any cut.
+    pub cut: Vec<Vec<f64>>,
 }
 
 /// One stage.
@@ -30,6 +53,8 @@ pub struct Stage {
     pub last: usize,
     /// The kind of its slice.
     pub slice: usize,
+    /// The first device of its slice.
+    pub begin: usize,
 }
 
 /// A division into stages.
@@ -51,13 +76,16 @@ impl StageTable {
     ) -> StageTable {
         let layers = seconds.len();
         let once = vec![vec![vec![0.0; devices.len()]; layers]; layers];
-        StageTable { layers, devices, seconds, successors, once, cut: vec![0.0; layers] }
+        let slices = devices.into_iter().map(SliceKind::anywhere).collect();
+        StageTable { layers, slices, seconds, successors, once, cut: vec![vec![0.0]; layers] }
     }
 
     /// The seconds of a stage for each microbatch, with what it sends.
     pub fn stage_s(&self, stage: &Stage) -> f64 {
-        let sent = if stage.last + 1 < self.layers { self.cut[stage.last] } else { 0.0 };
-        self.seconds[stage.first][stage.last][stage.slice] + sent
+        let before = stage.begin + self.slices[stage.slice].devices;
+        let cut = &self.cut[stage.last];
+        let sent = cut.get(before).or(cut.last()).copied().filter(|_| stage.last + 1 < self.layers);
+        self.seconds[stage.first][stage.last][stage.slice] + sent.unwrap_or(0.0)
     }
 
     /// [`StageTable::stage_s`], with its share of what is done once.
@@ -79,20 +107,29 @@ impl StageTable {
 /// The best stages for each number of them, the fastest first; all devices are used. Ties go to fewer stages.
 pub fn stages(table: &StageTable, devices: usize, microbatches: usize) -> Vec<Stages> {
     let mut limits: Vec<f64> = Vec::new();
-    for first in 0..table.layers {
-        for last in first..table.layers {
-            for slice in 0..table.devices.len() {
-                let slowest = table.slowest_s(&Stage { first, last, slice }, microbatches);
-                if slowest.is_finite() && table.successors[first][last][slice] >= 0 {
-                    limits.push(slowest);
+    for (slice, kind) in table.slices.iter().enumerate().filter(|(_, kind)| kind.devices <= devices) {
+        let begins = (0..=devices - kind.devices).filter(|&begin| kind.may_begin(begin));
+        for begin in begins {
+            for first in 0..table.layers {
+                for last in first..table.layers {
+                    let slowest = table.slowest_s(&Stage { first, last, slice, begin }, microbatches);
+                    if slowest.is_finite() && table.successors[first][last][slice] >= 0 {
+                        limits.push(slowest);
+                    }
                 }
             }
         }
     }
     limits.sort_by(f64::total_cmp);
     limits.dedup();
+    // Below some limit there are no stages at all. With one microbatch, the sum alone counts.
+    let is_vain = |&limit: &f64| within(table, devices, microbatches, limit).iter().all(Option::is_none);
+    let from = match microbatches {
+        0 | 1 => limits.len().saturating_sub(1),
+        _ => limits.partition_point(is_vain),
+    };
     let mut best: Vec<Option<Stages>> = vec![None; table.layers.min(devices) + 1];
-    for &limit in &limits {
+    for &limit in &limits[from..] {
         let others = microbatches.saturating_sub(1) as f64 * limit;
         if best.iter().flatten().map(|found| found.seconds).fold(f64::INFINITY, f64::min) <= others
             && microbatches > 1
@@ -115,8 +152,8 @@ pub fn stages(table: &StageTable, devices: usize, microbatches: usize) -> Vec<St
 /// For each number of stages, those with the least sum of seconds of which none takes more than `limit`.
 fn within(table: &StageTable, devices: usize, microbatches: usize, limit: f64) -> Vec<Option<Vec<Stage>>> {
     let most = table.layers.min(devices);
-    // best[count][first][left]: the least sum for the layers from `first` in `count` stages on `left` devices, and the
-    // first of these stages.
+    // best[count][first][left]: the least sum for the layers from `first` in `count` stages on the last `left` devices, and
+    // the first of these stages.
     let mut best: Vec<Vec<Vec<Option<(f64, Stage)>>>> =
         vec![vec![vec![None; devices + 1]; table.layers + 1]; most + 1];
     for count in 1..=most {
@@ -125,23 +162,26 @@ fn within(table: &StageTable, devices: usize, microbatches: usize, limit: f64) -
                 if (count == 1) != (last + 1 == table.layers) {
                     continue;
                 }
-                for (slice, &own) in table.devices.iter().enumerate() {
-                    let stage = Stage { first, last, slice };
-                    if table.slowest_s(&stage, microbatches) > limit
-                        || table.successors[first][last][slice] < count as i64 - 1
-                    {
+                for (slice, SliceKind { devices: own, .. }) in table.slices.iter().enumerate() {
+                    if table.successors[first][last][slice] < count as i64 - 1 {
                         continue;
                     }
-                    let seconds = table.stage_s(&stage);
-                    for left in own..=devices {
+                    for left in *own..=devices {
+                        let stage = Stage { first, last, slice, begin: devices - left };
                         let rest = match count {
-                            1 if left == own => 0.0,
+                            1 if left == *own => 0.0,
                             1 => continue,
                             _ => match best[count - 1][last + 1][left - own] {
                                 Some((rest, _)) => rest,
                                 None => continue,
                             },
                         };
+                        if !table.slices[slice].may_begin(stage.begin)
+                            || table.slowest_s(&stage, microbatches) > limit
+                        {
+                            continue;
+                        }
+                        let seconds = table.stage_s(&stage);
                         let entry = &mut best[count][first][left];
                         if entry.is_none_or(|(known, _)| seconds + rest < known) {
                             *entry = Some((seconds + rest, stage));
@@ -156,7 +196,7 @@ fn within(table: &StageTable, devices: usize, microbatches: usize, limit: f64) -
         for count in (1..=count).rev() {
             let (_, stage) = best[count][first][left]?;
             stages.push(stage);
-            (first, left) = (stage.last + 1, left - table.devices[stage.slice]);
+            (first, left) = (stage.last + 1, left - table.slices[stage.slice].devices);
         }
         (!stages.is_empty()).then_some(stages)
     };

@@ -2,7 +2,7 @@
 
 use partita_pipeline::Order;
 use partita_planner::inter::{
-    Memory, Stage, StageTable, Submeshes, makespan_s, most_successors, stages, submeshes,
+    Memory, SliceKind, Stage, StageTable, Submeshes, makespan_s, most_successors, stages, submeshes,
 };
 
 const NO: f64 = f64::INFINITY;
@@ -26,8 +26,11 @@ fn tutorial() -> StageTable {
 
 #[test]
 fn the_tutorials_costs_give_its_stages() {
-    let two = vec![Stage { first: 0, last: 0, slice: 2 }, Stage { first: 1, last: 1, slice: 2 }];
-    let one = vec![Stage { first: 0, last: 1, slice: 3 }];
+    let two = vec![
+        Stage { first: 0, last: 0, slice: 2, begin: 0 },
+        Stage { first: 1, last: 1, slice: 2, begin: 4 },
+    ];
+    let one = vec![Stage { first: 0, last: 1, slice: 3, begin: 0 }];
     for (microbatches, expected, seconds) in [
         (16, &two, 0.03208476),
         (1, &one, 0.00241473),
@@ -64,16 +67,19 @@ fn draw(state: &mut u64) -> f64 {
     (1 + (*state >> 40) % 1000) as f64
 }
 
-/// Every division of the layers from `first` on.
-fn divisions(table: &StageTable, first: usize, devices: usize) -> Vec<Vec<Stage>> {
+/// Every division of the layers from `first` on over the devices from `begin` on.
+fn divisions(table: &StageTable, first: usize, begin: usize, devices: usize) -> Vec<Vec<Stage>> {
     if first == table.layers {
-        return if devices == 0 { vec![Vec::new()] } else { Vec::new() };
+        return if begin == devices { vec![Vec::new()] } else { Vec::new() };
     }
     let mut all = Vec::new();
     for last in first..table.layers {
-        for (slice, &own) in table.devices.iter().enumerate().filter(|(_, own)| **own <= devices) {
-            for rest in divisions(table, last + 1, devices - own) {
-                all.push([vec![Stage { first, last, slice }], rest].concat());
+        for (slice, kind) in table.slices.iter().enumerate() {
+            let may_begin = kind.begins.as_ref().is_none_or(|begins| begins.contains(&begin));
+            if may_begin && begin + kind.devices <= devices {
+                for rest in divisions(table, last + 1, begin + kind.devices, devices) {
+                    all.push([vec![Stage { first, last, slice, begin }], rest].concat());
+                }
             }
         }
     }
@@ -98,18 +104,49 @@ fn no_division_is_faster() {
             .iter()
             .map(|r| r.iter().map(|r| r.iter().map(|&r| r as i64 % 5 - 1).collect()).collect())
             .collect();
-        let cut = (0..layers).map(|_| draw(&mut state) / 10.0).collect();
-        let table = StageTable { layers, devices: sizes.clone(), seconds, successors, once, cut };
+        // In every other case, links between devices differ, and slices of some kinds have places of their own.
+        let has_places = seed % 4 < 2;
+        let places = if has_places { devices + 1 } else { 1 };
+        let cut = (0..layers).map(|_| (0..places).map(|_| draw(&mut state) / 10.0).collect()).collect();
+        let slices = sizes.iter().map(|&size| {
+            let begins = (0..devices).filter(|begin| size == 1 || begin % size == 0);
+            let begins = has_places.then(|| begins.collect());
+            SliceKind { devices: size, begins }
+        });
+        let table = StageTable { layers, slices: slices.collect(), seconds, successors, once, cut };
         let fits =
             |division: &&Vec<Stage>| {
                 division.iter().rev().enumerate().all(|(after, stage)| {
                     table.successors[stage.first][stage.last][stage.slice] >= after as i64
                 })
             };
-        let all = divisions(&table, 0, devices);
+        let all = divisions(&table, 0, 0, devices);
         let least = all.iter().filter(fits).map(|d| table.step_s(d, microbatches)).min_by(f64::total_cmp);
         let found = stages(&table, devices, microbatches);
         assert_eq!(found.first().map(|found| found.seconds.round()), least.map(f64::round), "seed {seed}");
+    }
+}
+
+/// Nine layers alike on two devices, the second half as fast: it gets half as many layers as the first, wherever it stands.
+#[test]
+fn a_slow_device_gets_fewer_layers() {
+    for (fast, slow) in [(0, 1), (1, 0)] {
+        let slices = vec![
+            SliceKind { devices: 1, begins: Some(vec![fast]) },
+            SliceKind { devices: 1, begins: Some(vec![slow]) },
+        ];
+        let range = |first: usize, last: usize| (last + 1 - first.min(last)) as f64;
+        let seconds =
+            (0..9).map(|f| (0..9).map(|l| vec![range(f, l), 2.0 * range(f, l)]).collect()).collect();
+        let successors = vec![vec![vec![4096; 2]; 9]; 9];
+        let once = vec![vec![vec![0.0; 2]; 9]; 9];
+        let table = StageTable { layers: 9, slices, seconds, successors, once, cut: vec![vec![0.0]; 9] };
+        let found = &stages(&table, 2, 8)[0];
+        let layers: Vec<(usize, usize)> =
+            found.stages.iter().map(|stage| (stage.slice, stage.last + 1 - stage.first)).collect();
+        let expected = if fast == 0 { vec![(0, 6), (1, 3)] } else { vec![(1, 3), (0, 6)] };
+        assert_eq!(layers, expected);
+        assert_eq!(found.seconds, 12.0 + 7.0 * 6.0);
     }
 }
 
@@ -130,7 +167,7 @@ fn the_instances_of_alpas_test_have_their_optimum() {
                 .collect();
             let successors = vec![vec![vec![4096; sizes.len()]; layers]; layers];
             let table = StageTable::of_costs(sizes.clone(), seconds, successors);
-            let all = divisions(&table, 0, nodes * of_node);
+            let all = divisions(&table, 0, 0, nodes * of_node);
             let least = all.iter().map(|d| table.step_s(d, microbatches)).min_by(f64::total_cmp).unwrap();
             let found = stages(&table, nodes * of_node, microbatches);
             let seconds = found.first().map(|found| found.seconds);
