@@ -314,7 +314,7 @@ mod tests {
         let names: Vec<String> = (0..7).map(|block| format!("layers.{block}")).collect();
         let mut three = alike(3, 1.0);
         three.costs[2].each_s = 5.0;
-        let like = |block| Some(if block == 6 { 2 } else { block.min(1) });
+        let like = |block: usize| Some(if block == 6 { 2 } else { block.min(1) });
         let all: Vec<f64> = three.expanded(&names, &like).costs.iter().map(|cost| cost.each_s).collect();
         assert_eq!(all, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 5.0]);
     }
