@@ -123,7 +123,7 @@ impl Cluster {
         cluster
     }
 
-    /// The devices and links of these ranks, which are numbered anew; the levels are those of the whole cluster.
+    /// The devices and links of these ranks, numbered in this order from 0; the levels are those of the whole cluster.
     pub fn of_ranks(&self, ranks: &[usize]) -> Cluster {
         match self.is_mixed() {
             true => self.clone().with_devices_of(self, ranks.iter().copied()),

@@ -293,7 +293,7 @@ impl<'a> Class<'a> {
         }
     }
 
-    /// Goes on where the collective that it waits for has an end.
+    /// May advance again if the collective that it waits for has an end.
     fn unblock(&mut self, links: &Links) {
         self.blocked.take_if(|key| links.meetings[&*key].end_s.is_some());
     }
@@ -341,7 +341,7 @@ impl<'a> Class<'a> {
         });
     }
 
-    /// What it did, for all of these ranks.
+    /// The result of its run, for all of these ranks.
     fn finish(self, ranks: Vec<usize>) -> ClassRun {
         let memory = over_time(&self.program, &self.events, 0.0);
         ClassRun {

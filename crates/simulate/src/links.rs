@@ -65,7 +65,7 @@ pub(crate) struct Links<'a> {
     pub meetings: IndexMap<MeetingKey, Meeting>,
     /// The alike groups of each collective, where links are shared.
     groups: IndexMap<MeetingKey, Vec<CollectiveId>>,
-    /// Those that all members have started and that have no times yet, in the order in which that happened.
+    /// Collectives that all members have started and that have no times yet, in the order of their last starts.
     waiting: Vec<(MeetingKey, Exchange)>,
     ports: BTreeMap<Port, Turns>,
 }
@@ -121,8 +121,8 @@ impl<'a> Links<'a> {
         self.begin_those_with_own_links();
     }
 
-    /// The first of those that wait whose members have nothing before it in their queues and that has shared links or not,
-    /// and when it could begin: of several that earliest.
+    /// Of the collectives that wait, with shared links or without, the position of the one that could begin first, and when:
+    /// nothing is before it in the queues of its members.
     fn next(&self, is_shared: bool) -> Option<(usize, f64)> {
         let mut next: Option<(usize, f64)> = None;
         for (at, (key, exchange)) in self.waiting.iter().enumerate() {

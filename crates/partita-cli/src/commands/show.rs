@@ -13,6 +13,7 @@ use partita::models::ModelKinds;
 use partita::session::Session;
 use partita::stage_table::{StageRow, part_name, stage_table};
 use partita_base::{Diagnostic, Result};
+use partita_cost::Cluster;
 use partita_ir::Role;
 use partita_mesh::rank_list;
 use partita_program::ProgramSet;
@@ -121,7 +122,7 @@ pub fn overview(session: &Session) -> Result<String> {
     let nothing = "[plan]\n# no lines: only the batch is sharded\n";
     let _ = write!(text, "\n{}\n", if built.plan.entries.is_empty() { nothing } else { &lines });
     text += &stages_text(&built)?;
-    text += &memory_table(&set);
+    text += &memory_table(&set, &session.config().cluster);
     let notes = session.notes(&model, &built);
     for note in &notes {
         let _ = write!(text, "\nnote: {note}");
@@ -255,17 +256,25 @@ fn stage_row(row: &StageRow) -> Vec<String> {
     ]
 }
 
-/// [`memory`] as a table, ranks with equal figures in one row.
-pub fn memory_table(set: &ProgramSet) -> String {
-    let mut groups: Vec<(Memory, Vec<usize>)> = Vec::new();
+/// [`memory`] as a table, ranks with equal figures in one row; on a cluster of several kinds of devices, those of each kind,
+/// with its memory.
+pub fn memory_table(set: &ProgramSet, cluster: &Cluster) -> String {
+    let cluster = cluster.of_first(set.rank_count());
+    let kinds = cluster.kinds(set.rank_count());
+    let mut groups: Vec<((Memory, usize), Vec<usize>)> = Vec::new();
     for (rank, memory) in memory(set).into_iter().enumerate() {
-        match groups.iter_mut().find(|(other, _)| *other == memory) {
+        let key = (memory, kinds[rank]);
+        match groups.iter_mut().find(|(other, _)| *other == key) {
             Some((_, ranks)) => ranks.push(rank),
-            None => groups.push((memory, vec![rank])),
+            None => groups.push((key, vec![rank])),
         }
     }
-    let has_host = groups.iter().any(|(memory, _)| memory.host > 0);
-    let row = |(memory, ranks): &(Memory, Vec<usize>)| {
+    let has_host = groups.iter().any(|((memory, _), _)| memory.host > 0);
+    let device = |rank: usize| {
+        let device = cluster.device_of(rank);
+        format!("{} with {}", device.kind, bytes(device.memory_bytes))
+    };
+    let row = |((memory, _), ranks): &((Memory, usize), Vec<usize>)| {
         let figures = [
             memory.parameters,
             memory.states,
@@ -277,18 +286,13 @@ pub fn memory_table(set: &ProgramSet) -> String {
         let mut row = vec![rank_list(ranks)];
         row.extend(figures.iter().map(|&figure| bytes(figure as u64)));
         row.extend(has_host.then(|| bytes(memory.host as u64)));
+        row.extend(cluster.is_mixed().then(|| device(ranks[0])));
         row
     };
     let rows: Vec<Vec<String>> = groups.iter().map(row).collect();
-    let head = [
-        "memory of rank",
-        "parameters",
-        "optimizer",
-        "inputs",
-        "constants",
-        "activations",
-        "peak",
-        "on the host",
-    ];
-    table(if has_host { &head } else { &head[..7] }, &rows)
+    let mut head =
+        vec!["memory of rank", "parameters", "optimizer", "inputs", "constants", "activations", "peak"];
+    head.extend(has_host.then_some("on the host"));
+    head.extend(cluster.is_mixed().then_some("device"));
+    table(&head, &rows)
 }

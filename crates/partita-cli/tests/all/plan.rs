@@ -200,3 +200,45 @@ fn the_costs_of_stages_read_back_as_arrays() {
     ];
     assert_eq!(result, expected);
 }
+
+/// Each kind of device has its row; MFU counts the peaks of all devices.
+#[test]
+fn a_cluster_of_two_devices_says_what_each_of_them_does() {
+    let json = |args: &[&str]| -> Value {
+        let output = partita(&[args, &["--json"]].concat());
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        events.into_iter().find(|event| event["event"] == "simulate").unwrap()
+    };
+    let both = ["simulate", "gpt", "--mesh", "dp=4", "--cluster", "a100-80g:1x2+v100-32g:1x2"];
+    let predicted = json(&both);
+    let of = |class: usize| &predicted["classes"][class];
+    let bytes = [0, 1].map(|class| of(class)["device_bytes"].as_u64().unwrap() >> 30);
+    assert_eq!((&of(0)["ranks"], &of(1)["ranks"], bytes), (&[0, 1].into(), &[2, 3].into(), [80, 32]));
+    let text = String::from_utf8(partita(&both).stdout).unwrap();
+    assert!(text.contains("NVIDIA A100") && text.contains("NVIDIA V100"), "{text}");
+    let shown = partita(&[&["show"], &both[1..]].concat());
+    let text = String::from_utf8(shown.stdout).unwrap();
+    assert!(text.contains("NVIDIA A100 SXM 80 GB with 80.0 GiB") && text.contains("with 32.0 GiB"), "{text}");
+    // 312 and 125 TFLOP/s in half precision on two ranks each.
+    let large = [
+        "simulate",
+        "gpt2-124m",
+        "--mesh",
+        "pp=2,dp=2",
+        "--microbatches",
+        "8",
+        "--dtype",
+        "bf16",
+        "--cluster",
+        "a100-80g:1x2+v100-32g:1x2",
+    ];
+    let folded = json(&large);
+    let per_rank = folded["tflops_per_rank"].as_f64().unwrap();
+    let mfu = folded["mfu"].as_f64().unwrap();
+    assert!((mfu - 4.0 * per_rank / (2.0 * 312.0 + 2.0 * 125.0)).abs() < 1e-9, "{mfu} {per_rank}");
+    assert_eq!(folded["devices"].as_array().unwrap().len(), 2);
+    let error = partita(&["simulate", "gpt", "--cluster", "a100-80g:1x8+v100-32g:1x4"]);
+    assert!(String::from_utf8_lossy(&error.stderr).contains("E471"));
+}

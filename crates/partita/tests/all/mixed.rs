@@ -81,3 +81,20 @@ fn each_rank_has_to_fit_its_own_device() {
     assert_eq!(error.code, "E520");
     assert!(error.expected.as_deref().unwrap().contains("1000 bytes"), "{error}");
 }
+
+/// The closed forms of messages between slices and the programs of small steps know the links that ranks share.
+#[test]
+fn a_folded_step_shares_links_as_the_whole_one_does() {
+    let links = |count: &str| {
+        format!(
+            "cluster.links=[{{ ranks = 2, latency_s = 3e-6, bytes_per_s = 3e11 }}, \
+             {{ latency_s = 1e-5, bytes_per_s = 1e9{count} }}]"
+        )
+    };
+    let (one, own) = (links(", links = 1"), links(""));
+    for (mesh, of) in [("dp=4", [6, 1]), ("dp=2,tp=2", [6, 3]), ("pp=2,dp=2", [6, 4])] {
+        check_within(0.03, "gpt", mesh, &[of], &[&one]);
+        let seconds = |links: &str| step("gpt", mesh, of, &[links]).price_folded(None).unwrap().step_s();
+        assert!(seconds(&one) > seconds(&own), "{mesh}");
+    }
+}

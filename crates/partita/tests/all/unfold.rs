@@ -141,7 +141,7 @@ fn compare(group: &str) {
         let busy_s = seconds.compute_s + seconds.exposed_s;
         let of_time = if stages_of_slice(&session) > 1 { 5.0 } else { 2.0 };
         let is_near = errors[0].abs() < of_time && errors[1].abs() < 0.5 && errors[2].abs() < 8.0;
-        if !is_near || busy_s > seconds.step_s * (1.0 + 1e-9) {
+        if !is_near || busy_s > seconds.step_s * (1.0 + 1e-6) {
             wrong.push(told);
         }
     }
