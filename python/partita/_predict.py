@@ -69,7 +69,9 @@ class Choice:
     workspace_bytes: float | None
     rows: int | None
     """The largest microbatch."""
+    rows_per_day: float | None
     tokens_per_day: float | None
+    """Of a model of tokens."""
     missing_bytes: float | None
     """What is missing on each device at the largest number that was tried."""
 
@@ -140,9 +142,9 @@ def estimate(
     most: int = 1024,
     settings: Mapping[str, Any] | None = None,
 ) -> Estimate:
-    """How many devices a model needs, of at most ``most``: bytes by strategy, the largest microbatch, tokens a day.
+    """How many devices a model needs, of at most ``most``: bytes by strategy, the largest microbatch, rows a day.
 
-    Raises ``PartitaError``: E511 for a model without repeated layers.
+    Raises ``PartitaError``: E511 for a model without a loss, or a training step with its own update.
     """
     event = _ask("estimate", model, _flags({"cluster": cluster}, settings) + ["--most", str(most)])
     choices = tuple(Choice(**choice) for choice in event["choices"])

@@ -21,7 +21,7 @@ use crate::graph::{Graph, Node, NodeId, ValueId};
 use crate::graph_edit;
 use crate::literal::Literal;
 use crate::op::{Op, Operation};
-use crate::ops::{BitcastConvert, Composite, Constant, Convert, DotGeneral, Reduce};
+use crate::ops::{BitcastConvert, Composite, Constant, Convert, Convolution, DotGeneral, Reduce};
 use crate::traits::Precision;
 use crate::types::TensorType;
 use crate::{Attribute, CompositeDefinition};
@@ -263,6 +263,9 @@ fn retyped(op: &Op, graph: &Graph, operands: &[ValueId], compute: DType) -> Resu
     }
     if let Op::DotGeneral(dot) = op {
         return Ok((DotGeneral { result_dtype: None, ..dot.clone() }.into(), false));
+    }
+    if let Op::Convolution(convolution) = op {
+        return Ok((Convolution { dtype: compute, ..convolution.clone() }.into(), false));
     }
     // The sums of a product may have results of their own in a wider type, such as those of a ring's scores.
     if op.precision() == Precision::Product {

@@ -345,6 +345,12 @@ impl Tried {
         self.refused.push((mesh.clone(), source, error));
     }
 
+    /// Seconds of the fastest candidate that fits; infinite if none does.
+    fn best_s(&self) -> f64 {
+        let fitting = self.found.iter().filter(|candidate| candidate.fits());
+        fitting.map(|candidate| candidate.step_s).fold(f64::INFINITY, f64::min)
+    }
+
     /// What refused most of the candidates; of equally many, what refused the first.
     fn main_error(&self) -> Option<Box<Diagnostic>> {
         let count = |error: &Diagnostic| {
@@ -492,14 +498,29 @@ impl Session {
         let devices = meshes.first().filter(|_| freedom.slices).map(Mesh::rank_count);
         let divided =
             devices.and_then(|devices| Divider::of(self, model, &pins, freedom, &searches, devices));
-        let parts = meshes.len() + usize::from(divided.is_some());
-        let tried = on_all_cores(parts, watch, |number| match (meshes.get(number), &divided) {
-            (Some(mesh), _) => {
-                trial::on_mesh(&self.clone().with_mesh(mesh.clone()), model, &pins, freedom, &searches)
-            }
-            (None, Some(divided)) => divided.run(),
-            (None, None) => Tried::default(),
-        });
+        // A mesh without a pipeline has one number of microbatches to try, so these come first.
+        let has_stages = |mesh: &&Mesh| mesh.axis_named(PIPELINE_AXIS).is_some_and(|axis| axis.size > 1);
+        let (staged, others): (Vec<&Mesh>, Vec<&Mesh>) = meshes.iter().partition(has_stages);
+        let (mut tried, mut before) = (Tried::default(), 0);
+        let total = meshes.len() + usize::from(divided.is_some());
+        for (part, divided) in [(others, None), (staged, divided)] {
+            let known_s = tried.best_s();
+            let best = tried.found.iter().min_by(|a, b| in_order(a, b)).cloned();
+            let watch = |own: &Progress| {
+                let best = own.best.iter().chain(&best).min_by(|a, b| in_order(a, b)).cloned();
+                watch(&Progress { done: before + own.done, total, best });
+            };
+            let parts = part.len() + usize::from(divided.is_some());
+            tried.join(on_all_cores(parts, &watch, |number| match (part.get(number), &divided) {
+                (Some(&mesh), _) => {
+                    let session = self.clone().with_mesh(mesh.clone());
+                    trial::on_mesh(&session, model, &pins, freedom, &searches, known_s)
+                }
+                (None, Some(divided)) => divided.run(),
+                (None, None) => Tried::default(),
+            }));
+            before += parts;
+        }
         tried.ranked(self, overruled(&pins, &model.forward), start)
     }
 

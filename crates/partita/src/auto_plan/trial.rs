@@ -5,6 +5,7 @@
 //! another. The best of each source is lowered and priced.
 
 use super::blocks::{BlockCosts, blocks, blocks_among, divided, patterns};
+use super::guesses::DOUBT;
 use super::layouts::{Layouts, Searches, few_layers, of_any_layer, slice_of};
 use super::shares::{busy, idle_axis};
 use super::{
@@ -32,24 +33,35 @@ const LIMITS: u32 = 6;
 const PLANNER: &str = "planner";
 
 /// What is tried on the mesh of a session. Where no step fits with all of it on the device and nothing computed again, more
-/// microbatches are tried; with a pipeline, those that keep it busy, and for the best of them other timetables.
+/// microbatches are tried; with a pipeline, those that keep it busy, and for the best of them other timetables. Both shorten
+/// at most the time in which slices wait for each other: where even without it no step would beat `known_s`, that of a
+/// step that fits, they are left out.
 pub(super) fn on_mesh(
     session: &Session,
     model: &Model,
     pins: &Plan,
     freedom: Freedom,
     searches: &Searches,
+    known_s: f64,
 ) -> Tried {
     let trial = |count: usize, order: &Order| {
         let session = session.clone().with_microbatches(count).with_timetable(order.clone());
         Trial::new(session, model, pins, freedom, searches)
     };
     let own = &session.config().train.timetable;
+    let slices = session.mesh().axis_named(PIPELINE_AXIS).map_or(1, |axis| axis.size);
+    let is_vain = |tried: &Tried| {
+        let without_waiting = |candidate: &Candidate| {
+            candidate.step_s / (1.0 + (slices - 1) as f64 / candidate.microbatches as f64)
+        };
+        let is_slower = |candidate: &Candidate| without_waiting(candidate) * DOUBT > known_s;
+        slices > 1 && !tried.found.is_empty() && tried.found.iter().all(is_slower)
+    };
     let mut tried = Tried::default();
     let mut counts = first_counts(session, freedom);
     let mut next = 0;
-    while let Some(&count) = counts.get(next) {
-        let found = trial(count, own).run();
+    while let Some(&count) = counts.get(next).filter(|_| next == 0 || !is_vain(&tried)) {
+        let found = trial(count, own).run(tried.best_s().min(known_s));
         let is_smaller = |entry: &Entry| {
             let saves = matches!(entry.primitive, Primitive::Checkpoint { .. } | Primitive::Offload { .. });
             entry.origin == PLANNER && saves
@@ -59,20 +71,15 @@ pub(super) fn on_mesh(
             !is_limited && !candidate.plan.entries.iter().any(is_smaller)
         };
         let fits = found.found.iter().any(|candidate| candidate.fits() && is_plain(candidate));
-        let best_s = |tried: &Tried| {
-            let fitting = tried.found.iter().filter(|candidate| candidate.fits());
-            fitting.map(|candidate| candidate.step_s).fold(f64::INFINITY, f64::min)
-        };
         // Where fewer microbatches fit with values computed again, and faster, more of them gain nothing.
-        let gains = best_s(&tried).is_infinite() || best_s(&found) < best_s(&tried);
+        let gains = tried.best_s().is_infinite() || found.best_s() < tried.best_s();
         if !fits && gains && !found.found.is_empty() && next + 1 == counts.len() {
             counts.extend(more_microbatches(session, count, freedom));
         }
         tried.join(found);
         next += 1;
     }
-    let slices = session.mesh().axis_named(PIPELINE_AXIS).map_or(1, |axis| axis.size);
-    let best = tried.found.iter().min_by(|a, b| in_order(a, b)).cloned();
+    let best = tried.found.iter().min_by(|a, b| in_order(a, b)).filter(|_| !is_vain(&tried)).cloned();
     if let Some(Candidate { source, plan, microbatches, .. }) = best {
         let layers = blocks(&model.forward).len();
         // The stages that a search found are for one on each slice.
@@ -167,8 +174,8 @@ impl<'a> Trial<'a> {
         Trial { session, model, pins, freedom, searches, few: None, time: SearchTime::default() }
     }
 
-    /// The best candidate of each source.
-    pub fn run(mut self) -> Tried {
+    /// The best candidate of each source, of which one is known that fits and takes `known_s`.
+    pub fn run(mut self, known_s: f64) -> Tried {
         let mut tried = Tried::default();
         let mesh = self.session.mesh().clone();
         if let Err(error) = self.check_stages() {
@@ -208,7 +215,7 @@ impl<'a> Trial<'a> {
                 if let Some(searched) = searched.as_mut().filter(|_| source == PLANNER) {
                     searched.built_s = searched.layers.is_none().then_some(ranked.in_a_row_s);
                 }
-                self.candidates(ranked)
+                self.candidates(ranked, tried.best_s().min(known_s))
             });
             match found {
                 Ok(found) => tried.found.extend(found),
@@ -255,7 +262,7 @@ impl<'a> Trial<'a> {
             }
         }
         let best = best.map(|(_, plan)| self.rank_whole(source, plan));
-        match best.map(|ranked| ranked.and_then(|ranked| self.candidates(ranked))) {
+        match best.map(|ranked| ranked.and_then(|ranked| self.candidates(ranked, f64::INFINITY))) {
             Some(Ok(found)) => tried.found.extend(found),
             Some(Err(error)) => tried.refuse(&mesh, source, error),
             None => {}
@@ -431,11 +438,11 @@ impl<'a> Trial<'a> {
     }
 
     /// Prices a plan, and where it does not fit, the same with the layers recomputed, with optimizer states in host memory,
-    /// or both.
-    fn candidates(&self, ranked: Ranked) -> Result<Vec<Candidate>> {
+    /// or both, unless it already takes longer than what is known to fit.
+    fn candidates(&self, ranked: Ranked, best_s: f64) -> Result<Vec<Candidate>> {
         let blocks = blocks(&self.model.forward);
         let first = self.candidate(ranked)?;
-        if first.fits() {
+        if first.fits() || first.step_s > best_s {
             return Ok(vec![first]);
         }
         let mut found = vec![first];

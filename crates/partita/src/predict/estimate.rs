@@ -256,8 +256,12 @@ fn need(pricing: &dyn Pricing, choice: Choice, cluster: &Cluster, most: usize) -
         batch.is_none_or(|batch| batch.is_multiple_of(choice.strategy.data_parallel(devices)))
     };
     let powers = (0..).map(|power| 1usize << power);
-    let counts: Vec<usize> =
-        powers.take_while(|&count| count <= choice.strategy.most(most)).filter(has_share).collect();
+    // Devices always share a fixed batch.
+    let most = match choice.strategy {
+        Strategy::DataParallel if batch.is_some() => most,
+        strategy => strategy.most(most),
+    };
+    let counts: Vec<usize> = powers.take_while(|&count| count <= most).filter(has_share).collect();
     let rows_of = |devices: usize| batch.map_or(1, |batch| batch / choice.strategy.data_parallel(devices));
     let cost = |at: usize| pricing.cost(&choice, counts[at], rows_of(counts[at]));
     let mut at = 0;

@@ -4,6 +4,7 @@ use crate::counts::seen;
 use partita::Session;
 use partita::config::Config;
 use partita_base::DType;
+use partita_ir::Operation;
 use partita_program::{CollectiveKind, counts};
 use partita_schedule::verify::{Interpreter, Unwatched};
 
@@ -63,6 +64,26 @@ fn vision_transformers_are_exact_on_every_mesh() {
 fn u_nets_are_exact_on_every_mesh() {
     for mesh in ["sp=2", "sp=3", "sp=4", "dp=2,sp=2", "sp=2,tp=2", "fsdp=2,sp=2", "dp=2", "tp=2"] {
         exact(UNET, mesh, "");
+    }
+}
+
+/// Convolutions in mixed precision compute in the narrow type, as matmuls do, and so do the sums that gradients are.
+#[test]
+fn convolutions_in_mixed_precision_are_narrow() {
+    for model in [RESNET, UNET] {
+        let session = session(model, "dp=2", "f32", "precision = \"bf16\"\n");
+        let built = session.build().unwrap_or_else(|error| panic!("{model}: {error}"));
+        for graph in built.stages.iter().flat_map(|stage| &stage.classes).map(|class| &class.graph) {
+            let convolutions =
+                graph.nodes.iter().filter(|node| node.op.short_name() == "convolution").collect::<Vec<_>>();
+            assert!(convolutions.len() > 6, "{model}");
+            for node in convolutions {
+                let types = node.operands.iter().chain(&node.results).map(|&value| graph.ty(value).dtype);
+                assert!(types.clone().all(|dtype| dtype == DType::BF16), "{model}: {:?}", node.path);
+            }
+        }
+        let report = session.verify(4, &session.step_runner(), &Unwatched).unwrap().report;
+        assert!(report.ok, "{model}: {:?}", report.worst());
     }
 }
 

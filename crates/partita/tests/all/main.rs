@@ -6,6 +6,7 @@ mod collective_matmul;
 mod counts;
 mod custom_models;
 mod equality;
+mod estimate;
 mod examples;
 mod experts;
 mod f8;

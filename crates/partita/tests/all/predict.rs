@@ -281,6 +281,55 @@ fn a_row_is_a_mesh_with_styles() {
     assert_eq!((error.code, error.at.as_deref()), ("E513", Some("t:2:26")));
 }
 
+/// An encoder and a decoder, of which two blocks are one layer: parameters, states and what is kept are those of the whole
+/// programs; seconds are within 5 % of theirs, and so are all bytes, or within 15 % where ranks share a layer.
+#[test]
+fn a_folded_encoder_and_decoder_is_the_whole_one() {
+    let sizes =
+        ["model.layers=5", "train.dtype=bf16", "cluster.name=a100-8", "train.batch=8", "plan.strict=false"];
+    for (name, mesh) in
+        [("t5-base", "dp=1"), ("t5-small", "tp=2"), ("t5-small", "dp=2"), ("t5-base", "fsdp=4")]
+    {
+        let mesh = format!("mesh.shape='{mesh}'");
+        let session = session(name, &[&sizes[..], &[&mesh]].concat());
+        let cluster = &session.config().cluster;
+        let job = job(&session).unwrap_or_else(|error| panic!("{error}"));
+        let forecast = Blocks::default().forecast(&job, cluster, &Software::default()).unwrap();
+        let set = session.lower(&session.build().unwrap()).unwrap();
+        assert_eq!(forecast.parameters, session.model().unwrap().parameter_count() as f64, "{name} {mesh}");
+        let program = &set.programs[0];
+        let bytes = |wanted: fn(&Role) -> bool| -> f64 {
+            let ports = program.inputs.iter().filter(|port| wanted(&port.role));
+            ports.map(|port| program.buffer(port.buffer).bytes as f64).sum()
+        };
+        let own = [bytes(|role| *role == Role::Param), bytes(|role| matches!(role, Role::StateOf(_)))];
+        let folded = forecast.fullest();
+        assert_eq!([folded.parameters, folded.optimizer_state], own, "{name} {mesh}");
+        let simulation = simulate(&set, cluster).unwrap();
+        // Without the scratch memory of this machine's kernels, which other devices do not need.
+        let of_class =
+            |class: &ClassRun| class.memory.peak_bytes() - class.memory.peak[MemoryKind::Workspace as usize];
+        let whole = simulation.classes.iter().map(of_class).max().unwrap() as f64;
+        let errors = [folded.total() / whole - 1.0, forecast.seconds.step_s / simulation.step_s - 1.0];
+        // How much is gathered or reduced at a time is only estimated.
+        let of_bytes = if mesh.contains("dp=") && !mesh.contains("fsdp") { 0.05 } else { 0.15 };
+        let is_near = errors[0].abs() < of_bytes && errors[1].abs() < 0.05;
+        assert!(is_near, "{name} {mesh}: bytes and seconds {errors:?}");
+    }
+}
+
+/// Stages of an encoder and a decoder differ, so their pipelines run whole, and `simulate` says so only where it folds.
+#[test]
+fn pipelines_of_an_encoder_and_a_decoder_are_not_folded() {
+    let large =
+        ["mesh.shape='pp=2,tp=4'", "train.batch=8", "train.microbatches=2", "cluster.name=a100-80g:1x8"];
+    let session = session("t5-11b", &large);
+    assert!(!session.is_folded());
+    let error = session.price_folded(None).unwrap_err();
+    assert!(error.code == "E511" && error.to_string().contains("`pp=2`"), "{error}");
+    assert!(self::session("t5-11b", &["train.batch=1"]).is_folded());
+}
+
 /// What a row says about kernels, gradients and recomputation reaches its prediction.
 #[test]
 fn a_row_says_what_its_software_does() {

@@ -35,7 +35,7 @@ impl Whole {
         let batch = terms.rows.filter(|_| terms.are_rows_fixed);
         let dtype = terms.dtype.unwrap_or(DType::F32);
         let narrow = (dtype == DType::F32).then_some(DType::BF16);
-        let session = session.clone().in_this_process().only_priced().with_config(|config| {
+        let session = session.clone().in_this_process().with_config(|config| {
             config.train.dtype = dtype;
             config.train.microbatches = 1;
             config.plan = PlanConfig::default();
