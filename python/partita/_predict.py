@@ -28,6 +28,7 @@ class Found:
     """A plan that was found by search, and what it is predicted to cost."""
 
     mesh: Mesh
+    """Where the lines of the plan name the mesh of each stage, ``pp`` is the number of all ranks."""
     plan: Plan
     microbatches: int
     step_s: float

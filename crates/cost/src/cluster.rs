@@ -186,8 +186,8 @@ impl Cluster {
         (0..count).map(|slice| self.of_slice(mesh, axis, slice)).collect()
     }
 
-    /// The cluster as `count` consecutive ranks see it, of so many that share its cores. None where they begin within a block
-    /// of ranks that the links of a level connect, and end in another one: such ranks are on nodes that they fill unevenly.
+    /// The cluster as `count` consecutive ranks see it, of so many that share its cores. None where they begin within a
+    /// block of ranks that the links of a level connect, and end in another one: they fill their nodes unevenly.
     pub fn of_run(&self, first: usize, count: usize, all: usize) -> Option<Cluster> {
         let mut blocks = self.levels.iter().filter_map(|level| level.ranks);
         let last = first + count.max(1) - 1;

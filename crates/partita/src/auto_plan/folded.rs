@@ -47,7 +47,7 @@ pub(super) struct Layer {
     /// What is recomputed.
     pub(super) recomputed: Recomputed,
     /// The layer and its seconds by the rows of a microbatch.
-    of_rows: BTreeMap<usize, (Arc<Block>, BlockSeconds)>,
+    pub(super) of_rows: BTreeMap<usize, (Arc<Block>, BlockSeconds)>,
 }
 
 /// The part of a layer that the backward pass computes again.

@@ -1,18 +1,18 @@
 //! Guesses: candidates of large steps in closed form, and the exact prices of the best of them.
 
-use super::blocks::blocks;
+use super::blocks::{BlockCost, BlockCosts, blocks, divided};
 use super::folded::{Layer, Recomputed};
 use super::layouts::slice_of;
-use super::{Candidate, Tried, Watch, on_all_cores};
-use crate::predict::step::Job;
-use crate::predict::unfold::SmallSteps;
+use super::{Candidate, Tried, Watch, in_order, on_all_cores, with, without_splits};
+use crate::predict::step::{BlockSeconds, Job};
+use crate::predict::unfold::{SmallSteps, is_inside};
 use crate::session::Session;
 use partita_base::Result;
 use partita_ir::Graph;
 use partita_mesh::Mesh;
-use partita_pipeline::mark::evenly;
+use partita_pipeline::mark::{after, evenly};
 use partita_pipeline::{Order, block_of};
-use partita_schedule::Plan;
+use partita_schedule::{Entry, PIPELINE_AXIS, Plan, Primitive, batch_shards};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -243,7 +243,7 @@ impl<'a> Pricing<'a> {
         for guess in chosen.iter().flatten() {
             let is_own = |candidate: &&Candidate| {
                 candidate.mesh == *guess.mesh
-                    && candidate.plan == *guess.plan
+                    && without_splits(&candidate.plan) == without_splits(guess.plan)
                     && candidate.microbatches == guess.microbatches
                     && candidate.timetable == guess.order
             };
@@ -323,6 +323,8 @@ impl Guess<'_> {
     }
 }
 
+/// The candidate of a guess; where slices have different devices, the better one of even stages and of those that give slow
+/// slices fewer layers.
 fn candidate(session: &Session, guess: &Guess, small: &SmallSteps, stages: &EvenStages) -> Result<Candidate> {
     let Guess { mesh, layer, source, plan, microbatches, order, job, .. } = guess;
     let session = session
@@ -331,18 +333,64 @@ fn candidate(session: &Session, guess: &Guess, small: &SmallSteps, stages: &Even
         .with_microbatches(*microbatches)
         .with_timetable(order.clone())
         .with_sequence_parallel(layer.sequence_parallel);
-    let price = session.price_folded_with(plan, small)?;
     let chunks = if job.pp > 1 { order.chunks(job.pp) } else { 1 };
-    let stages = stages.of(job.pp * chunks)?;
-    let slices = vec![slice_of(mesh); stages.len()];
-    Ok(Candidate { stages, slices, ..Candidate::priced(&session, source, (*plan).clone(), &price) })
+    let of_plan = |plan: &Plan| -> Result<Candidate> {
+        let price = session.price_folded_with(plan, small)?;
+        let stages = stages.of(job.pp * chunks, plan)?;
+        let slices = vec![slice_of(mesh); stages.len()];
+        Ok(Candidate { stages, slices, ..Candidate::priced(&session, source, plan.clone(), &price) })
+    };
+    let even = of_plan(plan)?;
+    let splits = if chunks == 1 { splits(&session, guess, stages) } else { None };
+    let uneven = splits.and_then(|splits| of_plan(&with(plan, &splits)).ok());
+    Ok(uneven.into_iter().fold(even, |best, other| match in_order(&other, &best) {
+        Ordering::Less => other,
+        _ => best,
+    }))
 }
 
-/// The modules of the stages of a model that is cut evenly.
+/// The ends of stages on slices of different devices: a layer takes as long as the closed form says on those of each slice.
+fn splits(session: &Session, guess: &Guess, stages: &EvenStages) -> Option<Plan> {
+    let Guess { mesh, layer, plan, microbatches, job, .. } = guess;
+    let cluster = &session.config().cluster;
+    let kinds = cluster.kinds_of_slices(mesh, PIPELINE_AXIS);
+    let is_split = |entry: &Entry| matches!(entry.primitive, Primitive::PipelineSplit { .. });
+    if kinds.iter().all(|kind| *kind == kinds[0]) || plan.entries.iter().any(is_split) {
+        return None;
+    }
+    let rows = session.config().train.batch / (batch_shards(mesh) * microbatches).max(1);
+    let (block, _) = layer.of_rows.get(&rows)?;
+    let names = blocks(&stages.forward);
+    let mut of_kinds: BTreeMap<usize, BlockCosts> = BTreeMap::new();
+    for (slice, kind) in kinds.iter().enumerate() {
+        of_kinds.entry(*kind).or_insert_with(|| {
+            let seconds = BlockSeconds::of(job, block, &cluster.of_slice(mesh, PIPELINE_AXIS, slice));
+            let layer_s = seconds.stage_s(1, false, false);
+            let each_s = layer_s * job.layers as f64 / names.len().max(1) as f64;
+            let mut costs = vec![BlockCost { each_s, ..BlockCost::default() }; names.len()];
+            let ends =
+                [(true, false), (false, true)].map(|(first, last)| seconds.stage_s(1, first, last) - layer_s);
+            costs.first_mut().into_iter().for_each(|cost| cost.each_s += ends[0]);
+            costs.last_mut().into_iter().for_each(|cost| cost.each_s += ends[1]);
+            BlockCosts { names: names.clone(), costs }
+        });
+    }
+    let of_slices: Vec<BlockCosts> = kinds.iter().map(|kind| of_kinds[kind].clone()).collect();
+    let mut plan = Plan::default();
+    for end in divided(&of_slices, *microbatches)? {
+        plan.push(&names[end], Primitive::PipelineSplit { mesh: None, ranks: Vec::new() }, "planner");
+    }
+    Some(plan)
+}
+
+/// The modules of the stages of a model that is cut evenly, or where a plan says.
 struct EvenStages {
     forward: Graph,
-    known: Mutex<BTreeMap<usize, Vec<(String, String)>>>,
+    known: Mutex<BTreeMap<(usize, Vec<String>), Ends>>,
 }
+
+/// The first and the last block of each stage.
+type Ends = Vec<(String, String)>;
 
 impl EvenStages {
     fn of_model(session: &Session) -> Result<EvenStages> {
@@ -350,14 +398,24 @@ impl EvenStages {
         Ok(EvenStages { forward, known: Mutex::default() })
     }
 
-    /// The first and the last block of each of so many stages.
-    fn of(&self, count: usize) -> Result<Vec<(String, String)>> {
+    /// The first and the last block of each of so many stages under a plan.
+    fn of(&self, count: usize, plan: &Plan) -> Result<Ends> {
+        let splits =
+            plan.entries.iter().filter(|entry| matches!(entry.primitive, Primitive::PipelineSplit { .. }));
+        let key = (count, splits.map(|entry| entry.modules.clone()).collect::<Vec<String>>());
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(stages) = known.get(&count) {
+        if let Some(stages) = known.get(&key) {
             return Ok(stages.clone());
         }
         let mut forward = self.forward.clone();
-        evenly(&mut forward, count)?;
+        match key.1.is_empty() {
+            true => evenly(&mut forward, count)?,
+            false => {
+                let last = |end: &String| forward.nodes.iter().rposition(|node| is_inside(&node.path, end));
+                let ends: Vec<usize> = key.1.iter().filter_map(last).collect();
+                after(&mut forward, &ends);
+            }
+        }
         let names = blocks(&forward);
         let mut stages: Vec<Vec<&String>> = vec![Vec::new(); count];
         for name in &names {
@@ -369,8 +427,8 @@ impl EvenStages {
             let text = |name: Option<&&String>| name.map(|name| name.to_string()).unwrap_or_default();
             (text(own.first()), text(own.last()))
         };
-        let stages: Vec<(String, String)> = stages.iter().map(ends).collect();
-        known.insert(count, stages.clone());
+        let stages: Ends = stages.iter().map(ends).collect();
+        known.insert(key, stages.clone());
         Ok(stages)
     }
 }

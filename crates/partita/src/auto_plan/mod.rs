@@ -8,16 +8,18 @@ mod blocks;
 mod folded;
 mod guesses;
 mod layouts;
+mod lines;
 mod reasons;
 mod shares;
 mod slices;
 pub mod tables;
 mod trial;
 
-use crate::predict::fold::states;
 use crate::price::Price;
 use crate::session::{Session, sets_layouts};
 use layouts::Searches;
+pub(crate) use lines::recomputed;
+use lines::{expert_lines, offloaded, storage, with, without_splits};
 use partita_base::{Diagnostic, Result};
 use partita_cost::{Cluster, Collective, Fill};
 use partita_ir::Graph;
@@ -25,9 +27,7 @@ use partita_mesh::Mesh;
 use partita_nn::Model;
 use partita_pipeline::Order;
 use partita_planner::intra::Prices;
-use partita_schedule::{
-    Entry, Kind, Offloaded, PIPELINE_AXIS, Plan, Primitive, ReadyOptions, overruled_lines,
-};
+use partita_schedule::{Entry, Offloaded, PIPELINE_AXIS, Plan, Primitive, overruled_lines};
 use slices::Divider;
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicUsize, Ordering as AtomicOrdering};
@@ -559,59 +559,4 @@ fn orders(own: &Order, [layers, slices, microbatches]: [usize; 3], freedom: Free
 /// Whether the lines of a config leave all layouts to the search.
 fn is_free(pins: &Plan) -> bool {
     !pins.entries.iter().any(sets_layouts)
-}
-
-/// Lines for what the axis `ep` of a session's mesh shards, which no search over layouts chooses: those of the ready plan.
-fn expert_lines(session: &Session) -> Result<Plan> {
-    let Some(axis) = session.mesh().axis_named("ep").filter(|axis| axis.size > 1) else {
-        return Ok(Plan::default());
-    };
-    let (config, alone) = (session.config(), Mesh::new("mesh", &[("ep", axis.size)]));
-    let forward = config.model.build(1, config.train.dtype, true)?.forward;
-    let ready = config.model.plan(&forward, &alone, &ReadyOptions::default())?;
-    let is_of_experts = |entry: &&Entry| match &entry.primitive {
-        Primitive::Style(style) => style.kind == Kind::Dispatch || style.axis.as_deref() == Some("ep"),
-        _ => false,
-    };
-    Ok(Plan { entries: ready.entries.iter().filter(is_of_experts).cloned().collect() })
-}
-
-/// Lines for what an axis `fsdp` shards, which no search over layouts chooses.
-fn storage(mesh: &Mesh) -> Result<Plan> {
-    let mut plan = Plan::default();
-    if mesh.axis_named("fsdp").is_some_and(|axis| axis.size > 1) {
-        plan.add("**", "fsdp", "planner")?;
-    }
-    Ok(plan)
-}
-
-/// A plan whose optimizer states are in host memory, and what it is called; none if the optimizer has none, or the plan
-/// says where they are.
-fn offloaded(session: &Session, source: &'static str, plan: &Plan) -> Result<Option<(&'static str, Plan)>> {
-    let is_said = plan.entries.iter().any(|entry| matches!(entry.primitive, Primitive::Offload { .. }));
-    if is_said || states(&session.config().step.optimizer) == 0.0 {
-        return Ok(None);
-    }
-    let source = match source {
-        "planner" => "planner, offload",
-        "ready plan" => "ready plan, offload",
-        "ready plan, vocab-parallel" => "ready plan, vocab-parallel, offload",
-        slices::SOURCE => "planner, slices, offload",
-        _ => "given lines, offload",
-    };
-    let mut plan = plan.clone();
-    plan.add("**", "offload(optimizer)", "planner")?;
-    Ok(Some((source, plan)))
-}
-
-/// Patterns of the numbered blocks of a model, which may be recomputed.
-pub(crate) fn recomputed(forward: &Graph) -> Vec<String> {
-    blocks::patterns(&blocks::blocks(forward))
-}
-
-/// A plan with more lines behind it.
-fn with(plan: &Plan, more: &Plan) -> Plan {
-    let is_new = |entry: &&Entry| !plan.entries.contains(*entry);
-    let more = more.entries.iter().filter(is_new).cloned();
-    Plan { entries: plan.entries.iter().cloned().chain(more).collect() }
 }

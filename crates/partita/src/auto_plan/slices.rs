@@ -73,9 +73,9 @@ pub(super) struct Divider<'a> {
 }
 
 impl<'a> Divider<'a> {
-    /// The search, where slices of different sizes may pay: the devices are no power of two, or fill their nodes partly, or
-    /// the blocks of the model cost differently. None for plans that say where stages end, and for steps that arrive
-    /// differentiated.
+    /// The search, where slices of different sizes may pay: the devices are no power of two, fill their nodes partly or
+    /// differ, or the blocks of the model cost differently. None for plans that say where stages end, and for steps that
+    /// arrive differentiated.
     pub fn of(
         session: &Session,
         model: &'a Model,
@@ -100,7 +100,8 @@ impl<'a> Divider<'a> {
             && !model.forward.inputs.is_empty();
         let node = session.config().cluster.levels.first().and_then(|level| level.ranks);
         let is_part = node.is_some_and(|node| devices > node && !devices.is_multiple_of(node));
-        let may_pay = !devices.is_power_of_two() || is_part || cost_differently(&model.forward, &blocks);
+        let is_uneven = !devices.is_power_of_two() || is_part || session.config().cluster.is_mixed();
+        let may_pay = is_uneven || cost_differently(&model.forward, &blocks);
         if !is_possible || !may_pay {
             return None;
         }

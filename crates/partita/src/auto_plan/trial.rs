@@ -10,7 +10,7 @@ use super::layouts::{Layouts, Searches, few_layers, of_any_layer, slice_of};
 use super::shares::{busy, idle_axis};
 use super::{
     Candidate, Freedom, SearchTime, Searched, Tried, in_order, is_free, offloaded, orders, slices, storage,
-    with,
+    with, without_splits,
 };
 use crate::session::Session;
 use partita_base::{Diagnostic, Result};
@@ -83,11 +83,7 @@ pub(super) fn on_mesh(
     if let Some(Candidate { source, plan, microbatches, .. }) = best {
         let layers = blocks(&model.forward).len();
         // The stages that a search found are for one on each slice.
-        let is_own_split = |entry: &Entry| {
-            entry.origin == PLANNER && matches!(entry.primitive, Primitive::PipelineSplit { .. })
-        };
-        let kept = plan.entries.into_iter().filter(|entry| !is_own_split(entry));
-        let plan = Plan { entries: kept.collect() };
+        let plan = without_splits(&plan);
         for order in orders(own, [layers, slices, microbatches], freedom).iter().filter(|&order| order != own)
         {
             tried.join(trial(microbatches, order).of_plan(source, plan.clone()));

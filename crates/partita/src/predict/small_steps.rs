@@ -5,7 +5,7 @@ use super::small::{MICROBATCHES, Small, splits_backward};
 use crate::session::Session;
 use partita_base::Result;
 use partita_cost::Cluster;
-use partita_schedule::{PIPELINE_AXIS, Plan};
+use partita_schedule::{Entry, PIPELINE_AXIS, Plan, Primitive};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -25,8 +25,12 @@ impl SmallSteps {
         let clusters = clusters_of_slices(session, stages);
         mesh.axes.retain(|axis| axis.name != PIPELINE_AXIS);
         let (microbatches, rows) = (config.train.microbatches, rows_of_microbatch(session)?);
+        // Where the stages of the large step end, small ones do not depend on.
+        let is_split = |entry: &&Entry| matches!(entry.primitive, Primitive::PipelineSplit { .. });
+        let lines: Option<Vec<&Entry>> =
+            plan.map(|plan| plan.entries.iter().filter(|entry| !is_split(entry)).collect());
         let key = format!(
-            "{stages} {mesh} {:?} {rows} {} {} {} {plan:?}",
+            "{stages} {mesh} {:?} {rows} {} {} {} {lines:?}",
             clusters
                 .iter()
                 .map(|cluster| (&cluster.levels, &cluster.device, &cluster.others))

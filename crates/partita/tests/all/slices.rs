@@ -122,3 +122,46 @@ fn stages_name_the_blocks_that_they_run() {
         assert_eq!(candidate.stages, [of(0), of(1)], "{}", candidate.source);
     }
 }
+
+/// A cluster whose ranks from this one on are half as fast as the others.
+fn half_as_fast(first: usize) -> Vec<String> {
+    let fast = ["name=a100-8", "flops_per_s=2e11", "flops_per_s_by_type={}", "memory_bytes_per_s=1e12"];
+    let even = ["flops_efficiency=1.0", "memory_efficiency=1.0"];
+    let slow = format!(
+        "others=[{{first={first},flops_per_s=1e11,flops_per_s_by_type={{}},memory_bytes_per_s=5e11}}]"
+    );
+    let keys = fast.iter().chain(&even).copied().chain([slow.as_str()]);
+    keys.map(|key| format!("cluster.{key}")).collect()
+}
+
+/// The number of the last layer of the first stage.
+fn end_of_first(found: &AutoPlan) -> usize {
+    let (_, last) = &found.best.stages[0];
+    last.strip_prefix("layers.").and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{last}"))
+}
+
+#[test]
+fn slow_devices_get_fewer_layers() {
+    let gpt = |layers: usize, batch: usize| {
+        let model = ["dim=64", "sequence=32", "heads=4", "dropout=0.0"].map(|key| format!("model.{key}"));
+        let more = [format!("model.layers={layers}"), format!("train.batch={batch}")];
+        let keys = ["train.microbatches=8".to_string(), "mesh.shape='pp=2'".to_string()];
+        let all: Vec<String> = model.into_iter().chain(more).chain(keys).chain(half_as_fast(1)).collect();
+        Session::load("gpt", &all).unwrap()
+    };
+    // Two thirds of the layers are on the first half of the devices.
+    let session = gpt(6, 8);
+    let whole = session.auto_plan(&session.model().unwrap(), session.mesh()).unwrap();
+    assert_eq!(end_of_first(&whole), 3, "{:?}", whole.best.stages);
+    assert_eq!(whole.best.stages[1].0, "layers.4");
+    let session = gpt(60, 16);
+    assert!(session.is_folded());
+    let folded =
+        session.auto_plan_over(None, &[session.mesh().clone()], Freedom::default(), &|_| {}).unwrap();
+    assert!((38..=41).contains(&end_of_first(&folded)), "{:?}", folded.best.stages);
+    let split = Plan::from_toml("plan = { \"layers.29\" = \"pipeline_split\" }", "test").unwrap();
+    let even_s = session.price_folded(Some(&split)).unwrap().step_s();
+    assert!(folded.best.step_s < 0.8 * even_s, "{} {even_s}", folded.best.step_s);
+    // What was found is priced as any other plan.
+    assert_eq!(session.price_folded(Some(&folded.best.plan)).unwrap().step_s(), folded.best.step_s);
+}
