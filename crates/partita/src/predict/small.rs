@@ -222,8 +222,8 @@ pub(crate) fn not_folded() -> Box<Diagnostic> {
         .help("`partita simulate` takes the whole step, with fewer ranks, layers and microbatches if it is too large")
 }
 
-/// E511: stages of a model whose kinds of blocks come one after another, as those of an encoder and a decoder do, for none
-/// of them stands for another.
+/// E511: a pipeline of a model whose kinds of blocks come one after another, such as an encoder and a decoder: its stages
+/// differ.
 pub(crate) fn check_stages(session: &Session) -> Result<()> {
     let model = &session.config().model;
     let slices = session.mesh().axis_named(PIPELINE_AXIS).map_or(1, |axis| axis.size);
