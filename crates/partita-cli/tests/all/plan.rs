@@ -100,7 +100,9 @@ fn a_plan_with_slices_of_different_sizes_reads_back() {
     assert_eq!(simulated["step_s"], best["step_s"]);
     let verify = partita(&[&["verify"][..], &model, &["--plan", path]].concat());
     assert_eq!(verify.status.code(), Some(0), "{}", String::from_utf8_lossy(&verify.stderr));
-    let train = partita(&[&["train"][..], &model, &["--plan", path, "--steps", "2"]].concat());
+    let run = place.path("run");
+    let steps = ["--plan", path, "--steps", "2", "--checkpoint-dir", run.to_str().unwrap()];
+    let train = partita(&[&["train"][..], &model, &steps].concat());
     assert_eq!(train.status.code(), Some(0), "{}", String::from_utf8_lossy(&train.stderr));
 }
 

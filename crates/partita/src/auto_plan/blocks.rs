@@ -180,30 +180,28 @@ pub(super) fn table_of(
         cut,
     };
     let mut chosen = vec![vec![vec![0; slices.len()]; layers]; layers];
-    for first in 0..layers {
-        for last in first..layers {
-            for (place, Slices { ways, available, .. }) in slices.iter().enumerate() {
-                let of_way = |costs: &BlockCosts| {
-                    let cost = costs.range(first, last);
-                    let memory = |available: u64| Memory {
-                        available: available as f64,
-                        peak: cost.peak,
-                        initial: cost.states,
-                        intermediate: cost.kept,
-                    };
-                    let follow = available.map_or(i64::MAX, |bytes| most_successors(&memory(bytes)));
-                    (follow, cost)
+    for (first, last) in (0..layers).flat_map(|first| (first..layers).map(move |last| (first, last))) {
+        for (place, Slices { ways, available, .. }) in slices.iter().enumerate() {
+            let of_way = |costs: &BlockCosts| {
+                let cost = costs.range(first, last);
+                let memory = |available: u64| Memory {
+                    available: available as f64,
+                    peak: cost.peak,
+                    initial: cost.states,
+                    intermediate: cost.kept,
                 };
-                let step_s = |cost: &BlockCost| cost.each_s * microbatches as f64 + cost.once_s;
-                let best = ways.iter().map(of_way).enumerate().min_by(|(_, (a, one)), (_, (b, other))| {
-                    (*a < 0).cmp(&(*b < 0)).then(step_s(one).total_cmp(&step_s(other)))
-                });
-                let Some((way, (follow, cost))) = best else { continue };
-                table.seconds[first][last][place] = cost.each_s;
-                table.once[first][last][place] = cost.once_s;
-                table.successors[first][last][place] = follow;
-                chosen[first][last][place] = way;
-            }
+                let follow = available.map_or(i64::MAX, |bytes| most_successors(&memory(bytes)));
+                (follow, cost)
+            };
+            let step_s = |cost: &BlockCost| cost.each_s * microbatches as f64 + cost.once_s;
+            let best = ways.iter().map(of_way).enumerate().min_by(|(_, (a, one)), (_, (b, other))| {
+                (*a < 0).cmp(&(*b < 0)).then(step_s(one).total_cmp(&step_s(other)))
+            });
+            let Some((way, (follow, cost))) = best else { continue };
+            table.seconds[first][last][place] = cost.each_s;
+            table.once[first][last][place] = cost.once_s;
+            table.successors[first][last][place] = follow;
+            chosen[first][last][place] = way;
         }
     }
     (table, chosen)

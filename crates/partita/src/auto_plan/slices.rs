@@ -18,7 +18,7 @@ use partita_nn::Model;
 use partita_pipeline::{crossing_bytes, mark};
 use partita_planner::inter::{SliceKind, Stage, Submeshes, makespan_s, stages, submeshes};
 use partita_schedule::{Entry, PIPELINE_AXIS, Plan, Primitive, ReadyOptions, batch_shards, matches};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// What these plans are called.
@@ -260,8 +260,12 @@ impl<'a> Divider<'a> {
         let node = cluster.levels.first().and_then(|level| level.ranks).unwrap_or(devices).min(devices);
         let which = if devices <= MOST_EVERY { Submeshes::Every } else { Submeshes::All };
         let sizes = submeshes(devices.div_ceil(node), node, which)?;
+        // Equal slices too, so that the others are compared with them.
+        let equal = (2..=self.blocks.len()).filter(|&count| devices.is_multiple_of(count));
+        let sizes = sizes.into_iter().map(|(nodes, of_node)| nodes * of_node);
+        let sizes: BTreeSet<usize> = sizes.chain(equal.map(|count| devices / count)).collect();
         let mut kinds: Vec<Kind> = Vec::new();
-        for size in sizes.into_iter().map(|(nodes, of_node)| nodes * of_node).filter(|&size| size < devices) {
+        for size in sizes.into_iter().filter(|&size| size < devices) {
             let mut of_size: Vec<(Cluster, Vec<usize>)> = Vec::new();
             for begin in 0..=devices - size {
                 let Some(own) = cluster.of_run(begin, size, devices) else { continue };

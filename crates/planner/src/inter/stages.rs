@@ -152,6 +152,8 @@ pub fn stages(table: &StageTable, devices: usize, microbatches: usize) -> Vec<St
 /// For each number of stages, those with the least sum of seconds of which none takes more than `limit`.
 fn within(table: &StageTable, devices: usize, microbatches: usize, limit: f64) -> Vec<Option<Vec<Stage>>> {
     let most = table.layers.min(devices);
+    let sizes = || table.slices.iter().map(|slice| slice.devices);
+    let (least, largest) = (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
     // best[count][first][left]: the least sum for the layers from `first` in `count` stages on the last `left` devices, and
     // the first of these stages.
     let mut best: Vec<Vec<Vec<Option<(f64, Stage)>>>> =
@@ -166,7 +168,9 @@ fn within(table: &StageTable, devices: usize, microbatches: usize, limit: f64) -
                     if table.successors[first][last][slice] < count as i64 - 1 {
                         continue;
                     }
-                    for left in *own..=devices {
+                    // The stages behind this one have at least so many devices, and at most so many.
+                    let [few, many] = [least, largest].map(|size| own + (count - 1) * size);
+                    for left in few..=many.min(devices) {
                         let stage = Stage { first, last, slice, begin: devices - left };
                         let rest = match count {
                             1 if left == *own => 0.0,
