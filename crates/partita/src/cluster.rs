@@ -56,11 +56,11 @@ const AS_NAMED: &str = "that of cluster.name";
 /// The cluster with the figures of the section.
 fn changed(mut cluster: Cluster, section: &mut Section) -> Result<Cluster> {
     change_device(&mut cluster.device, section, AS_NAMED)?;
-    let about = "levels of links, nearest ranks first: latency_s, bytes_per_s, ranks, algorithm, links (of a block, shared)";
+    let about = "levels of links, nearest ranks first: latency_s, bytes_per_s, ranks, algorithm, links (shared)";
     if let Some(value) = section.raw("links", "tables", AS_NAMED, about) {
         cluster.levels = levels(&value)?;
     }
-    let about = "ranks with other devices: first (rank), name, keys of a device, links (latency_s, .. for each level)";
+    let about = "ranks with other devices: first (rank), name, keys of a device, links";
     if let Some(value) = section.raw("others", "tables", AS_NAMED, about) {
         let others = value.as_array().ok_or_else(|| wrong("cluster.others", "a list of tables", &value))?;
         cluster.others = others.iter().map(|entry| other(&cluster.device, entry)).collect::<Result<_>>()?;
