@@ -56,7 +56,8 @@ const AS_NAMED: &str = "that of cluster.name";
 /// The cluster with the figures of the section.
 fn changed(mut cluster: Cluster, section: &mut Section) -> Result<Cluster> {
     change_device(&mut cluster.device, section, AS_NAMED)?;
-    let about = "levels of links, nearest ranks first: latency_s, bytes_per_s, ranks, algorithm, links (shared)";
+    let about =
+        "levels of links, nearest ranks first: latency_s, bytes_per_s, ranks, algorithm, links (shared)";
     if let Some(value) = section.raw("links", "tables", AS_NAMED, about) {
         cluster.levels = levels(&value)?;
     }

@@ -6,8 +6,8 @@
 //! compared with, 12 GB for a billion parameters, counts 4 bytes each for parameters, gradients and the one state of
 //! Lion; so it is right for FSDP with Lion and full recomputation on few devices, and wrong elsewhere.
 //!
-//! A model with repeated layers is folded to one of them ([`folded`]); of any other the whole step is lowered and run over a
-//! clock, as `partita simulate` does ([`whole`]).
+//! A model with repeated layers is folded to one of them (`folded`); of any other the whole step is lowered and run over a
+//! clock, as `partita simulate` does (`whole`).
 
 mod folded;
 mod whole;
