@@ -95,6 +95,30 @@ fn the_cost_model_finds_where_rings_pay() {
     assert!(off.1 == 0 && auto.1 > 0 && auto.0 < 0.99 * off.0, "{off:?} {auto:?}");
 }
 
+/// Where gathers of parameters keep the links busy, permutes would wait behind them: `auto` makes none.
+#[test]
+fn rings_do_not_wait_behind_gathers_of_parameters() {
+    let step = |choice: &str| {
+        let own = [
+            "model.dim=2048",
+            "model.heads=16",
+            "model.layers=2",
+            "model.sequence=512",
+            "train.batch=4",
+            "mesh.shape='fsdp=2,tp=4'",
+            "plan.sequence_parallel=true",
+            "cluster.name=a100-80g:2x4",
+            &format!("train.collective_matmul={choice}"),
+        ];
+        let session = session("gpt", &own);
+        let set = session.lower(&session.build().unwrap()).unwrap();
+        let permutes = counts(&set, 0).forward.of(CollectiveKind::CollectivePermute).logical;
+        (simulate(&set, &session.config().cluster).unwrap().step_s, permutes)
+    };
+    let [off, on, auto] = ["off", "on", "auto"].map(step);
+    assert!(on.1 > 0 && on.0 > off.0 && auto == off, "{off:?} {on:?} {auto:?}");
+}
+
 /// A note says how many of them become permutes: each of them takes one permute fewer than there are ranks.
 #[test]
 fn a_note_says_which_rings_pay() {

@@ -34,7 +34,8 @@ pub enum CollectiveMatmul {
     Off,
     /// All that may.
     On,
-    /// Those of activations that take less time so on this cluster. Gathers of parameters start early anyway.
+    /// Those of activations that take less time so on this cluster. Gathers of parameters start early anyway; where they
+    /// take longer than these collectives, permutes would wait for the links behind them, and none becomes a ring.
     Auto(Arc<Cluster>),
 }
 
@@ -62,6 +63,8 @@ pub struct RingChoice {
     pub path: String,
     /// `all_gather` or `reduce_scatter`.
     pub kind: &'static str,
+    /// Seconds of the collective.
+    pub collective_s: f64,
     /// Seconds of the collective and the matmuls one after the other.
     pub apart_s: f64,
     /// Seconds of the permutes and the parts of the matmuls under them.
@@ -124,6 +127,7 @@ fn rings(
     let uses = first.uses();
     let is_output = first.is_output();
     let of_parameters = of_parameters(first);
+    let mut prices: Vec<RingChoice> = Vec::new();
     let mut rings: BTreeMap<NodeId, Ring> = BTreeMap::new();
     // A matmul is part of one ring.
     let mut taken: Vec<bool> = vec![false; first.nodes.len()];
@@ -172,7 +176,7 @@ fn rings(
         if let CollectiveMatmul::Auto(cluster) = choice {
             let Some(priced) = price(first, id, &ring, cluster) else { continue };
             let pays = priced.pays();
-            told(priced);
+            prices.push(priced);
             if !pays {
                 continue;
             }
@@ -183,7 +187,29 @@ fn rings(
         }
         rings.insert(id, ring);
     }
+    if let CollectiveMatmul::Auto(cluster) = choice {
+        let early_s = gathers_of_parameters_s(first, &of_parameters, cluster);
+        if early_s > prices.iter().map(|priced| priced.collective_s).sum() {
+            return BTreeMap::new();
+        }
+    }
+    prices.into_iter().for_each(told);
     rings
+}
+
+/// Seconds of all gathers of parameters.
+fn gathers_of_parameters_s(graph: &Graph, of_parameters: &[bool], cluster: &Cluster) -> f64 {
+    let seconds = |node: &Node| {
+        let Op::AllGather(gather) = &node.op else { return 0.0 };
+        let rings = gather.groups.first().map(|group| cluster.rings_among(group)).unwrap_or_default();
+        let bytes = graph.ty(node.results[0]).bytes() as f64;
+        if of_parameters[node.operands[0].index()] {
+            Collective::AllGather.seconds(bytes, &rings)
+        } else {
+            0.0
+        }
+    };
+    graph.nodes.iter().map(seconds).sum()
 }
 
 /// Which values follow from parameters alone.
@@ -288,8 +314,8 @@ fn price(graph: &Graph, id: NodeId, ring: &Ring, cluster: &Cluster) -> Option<Ri
         }
     };
     let full_bytes = graph.ty(full).bytes() as f64;
-    let apart_s: f64 =
-        kind.seconds(full_bytes, &rings) + products.iter().map(|(node, _)| whole_s(node)).sum::<f64>();
+    let collective_s = kind.seconds(full_bytes, &rings);
+    let apart_s = collective_s + products.iter().map(|(node, _)| whole_s(node)).sum::<f64>();
     let one_s: f64 = products.iter().map(|&(node, side)| part_s(node, side)).sum();
     let permute_s = Collective::Permute.seconds(full_bytes / ranks, &rings);
     // Parts of products are put in place, parts of sums added.
@@ -298,6 +324,7 @@ fn price(graph: &Graph, id: NodeId, ring: &Ring, cluster: &Cluster) -> Option<Ri
     Some(RingChoice {
         path: node.path.to_string(),
         kind: if matches!(ring, Ring::Gather(_)) { "all_gather" } else { "reduce_scatter" },
+        collective_s,
         apart_s,
         ring_s: one_s + (ranks - 1.0) * one_s.max(permute_s) + moved_s,
     })
