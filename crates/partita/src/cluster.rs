@@ -82,13 +82,17 @@ fn other(device: &Device, entry: &Value) -> Result<Others> {
     let first = section.find("first", "required", "the first rank with this device")?;
     let first =
         first.ok_or_else(|| wrong(key, "tables with `first`, the first rank with this device", entry))?;
-    let name = section.find::<String>(
-        "name",
-        "that of the first ranks",
-        "a ready cluster or a file with this device",
-    )?;
+    let name = section.find::<String>("name", "that of the first ranks", "this device: v100-32g")?;
     let mut device = match name {
-        Some(name) => ready_or_file(&name)?.device,
+        // The entry itself says for which ranks.
+        Some(name) if name.contains([':', '+']) => {
+            return Err(wrong(
+                "cluster.others.name",
+                "a device without a count, such as v100-32g",
+                &Value::from(name),
+            ));
+        }
+        Some(name) => Cluster::ready(&name)?.device,
         None => device.clone(),
     };
     change_device(&mut device, &mut section, "that of others.name")?;
@@ -253,6 +257,16 @@ mod tests {
 
     fn code(text: &str) -> &'static str {
         read(text).map(|_| ()).unwrap_err().code
+    }
+
+    #[test]
+    fn an_entry_of_others_names_one_device() {
+        for name in ["v100-32g:1x4", "a100-80g:1x8+v100-32g:1x8"] {
+            let text = format!("name = 'a100-80g:2x8'\n[[cluster.others]]\nfirst = 8\nname = '{name}'");
+            assert_eq!(code(&format!("[cluster]\n{text}")), "E002", "{name}");
+        }
+        let file = "[cluster]\nname = 'a100-80g:2x8'\n[[cluster.others]]\nfirst = 8\nname = 'Cargo.toml'";
+        assert!(read(file).is_err(), "an entry names no file");
     }
 
     #[test]

@@ -165,7 +165,7 @@ impl<'a> Links<'a> {
         let (key, Exchange { seconds, occupied }) = self.waiting.remove(at);
         let mut begin_s = ready_s;
         for one in &occupied {
-            let links = self.cluster.levels[one.port.level].links.unwrap_or(1);
+            let links = self.cluster.levels[one.port.level].links.unwrap_or(1).min(self.class_of.len());
             let port = self.ports.entry(one.port).or_insert_with(|| Turns::new(links));
             begin_s = port.begin_s(one.links, begin_s);
         }

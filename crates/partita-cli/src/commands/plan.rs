@@ -55,6 +55,9 @@ pub struct Found {
     pub plan: String,
     /// The keys of a plan file that say with which mesh, microbatches, timetable and limit it runs.
     pub made_for: String,
+    /// What the text calls the rank that the memory is of.
+    #[serde(skip)]
+    rank: &'static str,
     /// The costs of stages, if `--tables` requests them.
     pub tables: Option<Tables>,
 }
@@ -284,6 +287,11 @@ impl Found {
             checking_s: found.time.checking.as_secs_f64(),
             plan: found.best.plan.to_dict_toml(),
             made_for: found.best.made_for(),
+            rank: if session.config().cluster.is_mixed() {
+                "the rank with the least room"
+            } else {
+                "the fullest rank"
+            },
             tables: None,
         }
     }
@@ -291,13 +299,14 @@ impl Found {
     fn text(&self, pareto: bool) -> String {
         let best = &self.candidates[0];
         let mut text = format!(
-            "mesh {} with {} microbatch{}: a step takes {} on cluster {} (predicted), {} on the fullest rank\n\n",
+            "mesh {} with {} microbatch{}: a step takes {} on cluster {} (predicted), {} on {}\n\n",
             best.mesh,
             best.microbatches,
             if best.microbatches == 1 { "" } else { "es" },
             seconds(best.step_s),
             self.cluster,
             bytes(best.bytes),
+            self.rank,
         );
         let head = ["mesh", "plan", "microbatches", "stages", "step", "memory", "to the best"];
         let cells = |rows: &[&Row]| rows.iter().map(|row| row.cells(best)).collect::<Vec<_>>();
