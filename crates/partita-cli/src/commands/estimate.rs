@@ -166,7 +166,7 @@ impl Estimate {
             self.rule_bytes / 1e9,
             self.rule_devices,
             match self.batch {
-                None => "the largest microbatch of a device there".to_string(),
+                None => "the largest microbatch of a device there, up to 64".to_string(),
                 Some(batch) =>
                     format!("the share of a device in the batch, which the model fixes at {batch}"),
             }
