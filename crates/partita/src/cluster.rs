@@ -13,14 +13,11 @@ use toml::{Table, Value};
 /// keys change. The cluster is checked.
 pub fn cluster(section: &mut Section) -> Result<Cluster> {
     let name = name(section)?;
-    changed(ready_or_file(&name)?, section)
-}
-
-fn ready_or_file(name: &str) -> Result<Cluster> {
-    match READY.contains(&name) || !Path::new(name).exists() {
-        true => Cluster::ready(name),
-        false => from_file(name),
-    }
+    let named = match READY.contains(&name.as_str()) || !Path::new(&name).exists() {
+        true => Cluster::ready(&name)?,
+        false => from_file(&name)?,
+    };
+    changed(named, section)
 }
 
 /// A cluster from a file: the keys of `[cluster]` at its top.

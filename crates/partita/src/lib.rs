@@ -10,6 +10,7 @@ pub mod auto_plan;
 pub mod auto_step;
 mod cluster;
 pub mod config;
+mod cores;
 pub mod engine;
 pub mod execution;
 pub mod feeds;

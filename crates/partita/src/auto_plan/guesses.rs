@@ -3,7 +3,7 @@
 use super::blocks::{BlockCost, BlockCosts, blocks, divided};
 use super::folded::{Layer, Recomputed};
 use super::layouts::slice_of;
-use super::{Candidate, Tried, Watch, in_order, on_all_cores, with, without_splits};
+use super::{Candidate, Tried, Watch, in_order, in_parts, with, without_splits};
 use crate::predict::step::{BlockSeconds, Job};
 use crate::predict::unfold::{SmallSteps, is_inside};
 use crate::session::Session;
@@ -230,7 +230,7 @@ impl<'a> Pricing<'a> {
     /// Prices guesses and corrects what is expected of others.
     fn price(&mut self, chosen: &[Kin]) {
         let (session, small, stages) = (self.session, &self.small, &self.stages);
-        let round = on_all_cores(chosen.len(), self.watch, |number| {
+        let round = in_parts(chosen.len(), self.watch, |number| {
             let mut tried = Tried::default();
             for guess in &chosen[number] {
                 match candidate(session, guess, small, stages) {

@@ -16,6 +16,7 @@ mod slices;
 pub mod tables;
 mod trial;
 
+use crate::cores::on_all_cores;
 use crate::session::{Session, sets_layouts};
 pub use candidate::Candidate;
 use candidate::in_order;
@@ -31,7 +32,6 @@ use partita_pipeline::Order;
 use partita_planner::intra::Prices;
 use partita_schedule::{PIPELINE_AXIS, Plan, overruled_lines};
 use slices::Divider;
-use std::sync::atomic::{AtomicUsize, Ordering as AtomicOrdering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -302,38 +302,18 @@ impl Tried {
     }
 }
 
-/// Does the parts of a search on all cores, and tells how far it is. What they find is joined in their order, whatever core
-/// is faster.
-fn on_all_cores(parts: usize, watch: Watch, part: impl Fn(usize) -> Tried + Sync) -> Tried {
-    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get()).min(parts);
-    let (next, told) = (AtomicUsize::new(0), Mutex::new(Progress { total: parts, ..Progress::default() }));
-    let work = || {
-        let mut own: Vec<(usize, Tried)> = Vec::new();
-        loop {
-            let number = next.fetch_add(1, AtomicOrdering::Relaxed);
-            if number >= parts {
-                return own;
-            }
-            let tried = part(number);
-            let mut progress = told.lock().unwrap_or_else(PoisonError::into_inner);
-            progress.done += 1;
-            let best = progress.best.iter().chain(&tried.found).min_by(|a, b| in_order(a, b)).cloned();
-            progress.best = best;
-            watch(&progress);
-            drop(progress);
-            own.push((number, tried));
-        }
+/// Does the parts of a search on all cores, tells how far it is, and joins what they find in their order.
+fn in_parts(parts: usize, watch: Watch, part: impl Fn(usize) -> Tried + Sync) -> Tried {
+    let told = Mutex::new(Progress { total: parts, ..Progress::default() });
+    let tell = |tried: &Tried| {
+        let mut progress = told.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.done += 1;
+        let best = progress.best.iter().chain(&tried.found).min_by(|a, b| in_order(a, b)).cloned();
+        progress.best = best;
+        watch(&progress);
     };
-    let mut all: Vec<(usize, Tried)> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
-        let joined = threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        joined.flatten().collect()
-    });
-    all.sort_by_key(|(number, _)| *number);
     let mut tried = Tried::default();
-    all.into_iter().for_each(|(_, other)| tried.join(other));
+    on_all_cores(parts, tell, part).into_iter().for_each(|other| tried.join(other));
     tried
 }
 
@@ -392,7 +372,7 @@ impl Session {
                 watch(&Progress { done: before + own.done, total, best });
             };
             let parts = part.len() + usize::from(divided.is_some());
-            tried.join(on_all_cores(parts, &watch, |number| match (part.get(number), &divided) {
+            tried.join(in_parts(parts, &watch, |number| match (part.get(number), &divided) {
                 (Some(&mesh), _) => {
                     let session = self.clone().with_mesh(mesh.clone());
                     trial::on_mesh(&session, model, &pins, freedom, &searches, known_s)

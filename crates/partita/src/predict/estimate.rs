@@ -13,12 +13,12 @@ mod folded;
 mod whole;
 
 use super::step::Bytes;
+use crate::cores::on_all_cores;
 use crate::session::Session;
 use folded::Folded;
 use partita_base::Result;
 use partita_cost::Cluster;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use whole::Whole;
 
 /// How the devices share the model.
@@ -194,7 +194,9 @@ pub fn needs(session: &Session, most: usize, watch: &(dyn Fn(usize, usize) + Syn
     };
     let (cluster, pricing) = (&session.config().cluster, pricing.as_ref());
     let choices = choices(pricing.recomputes());
-    let found = on_all_cores(choices.len(), watch, |number| need(pricing, choices[number], cluster, most));
+    let done = AtomicUsize::new(0);
+    let tell = |_: &Result<Need>| watch(done.fetch_add(1, Ordering::Relaxed) + 1, choices.len());
+    let found = on_all_cores(choices.len(), tell, |number| need(pricing, choices[number], cluster, most));
     let choices = found.into_iter().collect::<Result<Vec<Need>>>()?;
     Ok(Needs { parameters: pricing.parameters()?, batch: pricing.batch(), choices })
 }
@@ -218,34 +220,6 @@ fn choices(recomputes: bool) -> Vec<Choice> {
         }
     }
     found
-}
-
-/// The results of so many parts, in order.
-fn on_all_cores<T: Send>(
-    parts: usize,
-    watch: &(dyn Fn(usize, usize) + Sync),
-    part: impl Fn(usize) -> T + Sync,
-) -> Vec<T> {
-    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get()).min(parts);
-    let (next, done, all) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..cores {
-            scope.spawn(|| {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= parts {
-                        return;
-                    }
-                    let found = part(number);
-                    all.lock().unwrap_or_else(PoisonError::into_inner).push((number, found));
-                    watch(done.fetch_add(1, Ordering::Relaxed) + 1, parts);
-                }
-            });
-        }
-    });
-    let mut all = all.into_inner().unwrap_or_else(PoisonError::into_inner);
-    all.sort_by_key(|(number, _)| *number);
-    all.into_iter().map(|(_, found)| found).collect()
 }
 
 /// What a choice needs. More devices need no more bytes on each, so the fewest are near the count at which what they share

@@ -2,7 +2,7 @@
 
 use super::block::{BlockSpec, Recompute};
 use super::small::check_stages;
-use super::step::{AttentionKernel, Job, ParameterBytes, own_bytes};
+use super::step::{Job, ParameterBytes, own_bytes};
 use crate::session::Session;
 use partita_base::{Diagnostic, Result};
 use partita_nn::Optimizer;
@@ -84,24 +84,22 @@ pub fn job_of(session: &Session, plan: Option<Plan>) -> Result<Job> {
         storage(entry).is_none() && !splits && offloads(entry).is_none()
     };
     let lines = plan.map(|plan| Plan { entries: plan.entries.into_iter().filter(within).collect() });
+    let block = BlockSpec {
+        model: config.model.clone(),
+        tp,
+        ep,
+        rows,
+        dtype: config.train.dtype,
+        sequence_parallel: config.plan.sequence_parallel,
+        vocab_parallel: config.plan.vocab_parallel,
+        recompute: Recompute::Nothing,
+        fused_attention: true,
+        step: config.step.clone(),
+        plan: lines,
+    };
     Ok(Job {
-        block: BlockSpec {
-            model: config.model.clone(),
-            tp,
-            ep,
-            rows,
-            dtype: config.train.dtype,
-            sequence_parallel: config.plan.sequence_parallel,
-            vocab_parallel: config.plan.vocab_parallel,
-            recompute: Recompute::Nothing,
-            fused_attention: true,
-            step: config.step.clone(),
-            plan: lines,
-        },
-        layers,
         pp,
         chunks,
-        leaves_last: false,
         order: Some(order),
         clocked: true,
         cp,
@@ -111,13 +109,7 @@ pub fn job_of(session: &Session, plan: Option<Plan>) -> Result<Job> {
         zero,
         shard_group,
         gathers_stages: pp > 1,
-        overlaps: true,
-        broadcasts: false,
-        matmul_rate: 1.0,
-        casts: 0.0,
-        launch_s: 0.0,
-        attention: AttentionKernel::Fused(0.5),
-        bytes,
+        ..Job::on_one_device(block, layers, bytes)
     })
 }
 

@@ -25,7 +25,7 @@ impl SmallSteps {
         let clusters = clusters_of_slices(session, stages);
         mesh.axes.retain(|axis| axis.name != PIPELINE_AXIS);
         let (microbatches, rows) = (config.train.microbatches, rows_of_microbatch(session)?);
-        // Where the stages of the large step end, small ones do not depend on.
+        // Small steps do not depend on where the stages of the large one end.
         let is_split = |entry: &&Entry| matches!(entry.primitive, Primitive::PipelineSplit { .. });
         let lines: Option<Vec<&Entry>> =
             plan.map(|plan| plan.entries.iter().filter(|entry| !is_split(entry)).collect());

@@ -283,6 +283,33 @@ pub fn layers_of_stages(layers: usize, stages: usize) -> Vec<usize> {
 }
 
 impl Job {
+    /// A step of so many layers on one device, with the kernels of the library.
+    pub(super) fn on_one_device(block: BlockSpec, layers: usize, bytes: ParameterBytes) -> Job {
+        Job {
+            block,
+            layers,
+            pp: 1,
+            chunks: 1,
+            leaves_last: false,
+            order: None,
+            clocked: false,
+            dp: 1,
+            cp: 1,
+            kv_features: 0,
+            microbatches: 1,
+            zero: 0,
+            gathers_stages: false,
+            shard_group: 1,
+            overlaps: true,
+            broadcasts: false,
+            matmul_rate: 1.0,
+            casts: 0.0,
+            launch_s: 0.0,
+            attention: AttentionKernel::Fused(0.5),
+            bytes,
+        }
+    }
+
     /// Layers on each of its stages.
     fn layers_of_stages(&self) -> Vec<usize> {
         let stages = self.pp * self.chunks;

@@ -4,7 +4,7 @@ use super::{Choice, Cost, MOST_TP, Pricing, Strategy};
 use crate::predict::Blocks;
 use crate::predict::block::{BlockSpec, Recompute};
 use crate::predict::small::not_folded;
-use crate::predict::step::{AttentionKernel, Job, ParameterBytes, Software};
+use crate::predict::step::{Job, ParameterBytes, Software};
 use crate::session::Session;
 use partita_base::{DType, Result};
 use partita_nn::{Optimizer, StepOptions};
@@ -32,48 +32,34 @@ impl Folded<'_> {
             Strategy::Zero(stage) => (1, devices, stage),
             Strategy::TensorParallel => (devices.min(MOST_TP), 1, 0),
         };
+        let block = BlockSpec {
+            model: model.clone(),
+            tp,
+            ep: 1,
+            rows,
+            dtype: DType::BF16,
+            sequence_parallel: tp > 1,
+            vocab_parallel: tp > 1,
+            recompute: if recompute { Recompute::Layers } else { Recompute::Nothing },
+            fused_attention: true,
+            step: StepOptions::new(Optimizer::adamw()),
+            plan: None,
+        };
+        let bytes = ParameterBytes {
+            parameter: 4.0,
+            gradient: 4.0,
+            state: if offload { 0.0 } else { 4.0 * states },
+            host: if offload { 4.0 * states } else { 0.0 },
+            update: 0.0,
+            reduced: 2.0,
+            gathered: 2.0,
+        };
         Ok(Job {
-            block: BlockSpec {
-                model: model.clone(),
-                tp,
-                ep: 1,
-                rows,
-                dtype: DType::BF16,
-                sequence_parallel: tp > 1,
-                vocab_parallel: tp > 1,
-                recompute: if recompute { Recompute::Layers } else { Recompute::Nothing },
-                fused_attention: true,
-                step: StepOptions::new(Optimizer::adamw()),
-                plan: None,
-            },
-            layers,
-            pp: 1,
-            chunks: 1,
-            leaves_last: false,
-            order: None,
-            clocked: false,
             dp,
-            cp: 1,
             kv_features: dim,
-            microbatches: 1,
             zero,
             shard_group: if zero > 0 { dp } else { 1 },
-            gathers_stages: false,
-            overlaps: true,
-            broadcasts: false,
-            matmul_rate: 1.0,
-            casts: 0.0,
-            launch_s: 0.0,
-            attention: AttentionKernel::Fused(0.5),
-            bytes: ParameterBytes {
-                parameter: 4.0,
-                gradient: 4.0,
-                state: if offload { 0.0 } else { 4.0 * states },
-                host: if offload { 4.0 * states } else { 0.0 },
-                update: 0.0,
-                reduced: 2.0,
-                gathered: 2.0,
-            },
+            ..Job::on_one_device(block, layers, bytes)
         })
     }
 }
