@@ -10,7 +10,7 @@ use partita_ir::traits::CollectiveRef;
 use partita_ir::{Graph, Node, NodeId, Op, Phase, Role, ValueId};
 use partita_mesh::Combiner;
 use partita_pipeline::block_of;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The use of a bucket in a training step, which decides when it starts and ends.
@@ -45,6 +45,8 @@ pub(crate) struct Bucket {
     pub microbatch: Option<usize>,
     /// Block of the first node.
     pub block: String,
+    /// Whether it reduces gradients again that were reduced before, such as shards among their replicas.
+    pub is_again: bool,
     /// Bytes of all operands, on the rank where they are largest.
     bytes: usize,
     /// The collectives before and after it.
@@ -135,6 +137,7 @@ impl Bucket {
             phase: node.map_or(Phase::Forward, |node| node.phase),
             microbatch: node.and_then(|node| node.microbatch),
             block: node.map_or(String::new(), |node| block_of(&node.path).to_string()),
+            is_again: false,
             bytes: graph.ty(value).bytes(),
             chain: Chain::default(),
         }
@@ -154,8 +157,8 @@ pub(crate) fn phase_class(phase: Phase) -> Phase {
     if phase.is_backward() { Phase::InputGrad } else { phase }
 }
 
-/// Whether a value is a persistent graph input, possibly through views and conversions.
-fn is_parameter(graph: &Graph, mut value: ValueId) -> bool {
+/// Whether a value is a persistent graph input, or one of these values, possibly through views and conversions.
+fn is_parameter(graph: &Graph, others: &BTreeSet<ValueId>, mut value: ValueId) -> bool {
     while let Some((definition, _)) = graph.value(value).definition {
         let node = graph.node(definition);
         if !graph.traits(node).is_view() && !matches!(node.op, Op::Convert(_)) {
@@ -163,12 +166,26 @@ fn is_parameter(graph: &Graph, mut value: ValueId) -> bool {
         }
         value = node.operands[0];
     }
-    graph.value(value).role != Role::Input
+    graph.value(value).role != Role::Input || others.contains(&value)
 }
 
-fn bucket_class(graph: &Graph, node: &Node, kind: CollectiveKind) -> BucketClass {
+/// The received values that several microbatches read: parameters of other stages, such as a tied weight.
+fn read_by_all(graph: &Graph, received: &[ValueId]) -> BTreeSet<ValueId> {
+    let empty = || BTreeSet::<usize>::new();
+    let mut microbatches: BTreeMap<ValueId, _> = received.iter().map(|&value| (value, empty())).collect();
+    for node in &graph.nodes {
+        for operand in &node.operands {
+            microbatches.get_mut(operand).into_iter().for_each(|of| of.extend(node.microbatch));
+        }
+    }
+    microbatches.into_iter().filter(|(_, of)| of.len() > 1).map(|(value, _)| value).collect()
+}
+
+fn bucket_class(graph: &Graph, others: &BTreeSet<ValueId>, node: &Node, kind: CollectiveKind) -> BucketClass {
     match kind {
-        CollectiveKind::AllGather if is_parameter(graph, node.operands[0]) => BucketClass::ParameterGather,
+        CollectiveKind::AllGather if is_parameter(graph, others, node.operands[0]) => {
+            BucketClass::ParameterGather
+        }
         CollectiveKind::AllReduce | CollectiveKind::ReduceScatter if node.phase == Phase::WeightGrad => {
             BucketClass::GradientReduction
         }
@@ -190,6 +207,28 @@ fn combiner(op: CollectiveRef) -> Option<Combiner> {
         | CollectiveRef::CollectivePermute(_)
         | CollectiveRef::CollectiveBroadcast(_) => None,
     }
+}
+
+/// For each node, whether it follows from reduced gradients in the backward pass, and only leads to more such nodes and to
+/// the update: sums over microbatches, and reductions among the replicas of shards. No op of the backward pass waits for
+/// it. `reduces` says which nodes reduce gradients.
+pub(crate) fn follows_reductions(graph: &Graph, reduces: &[bool]) -> Vec<bool> {
+    let mut follows = vec![false; graph.nodes.len()];
+    for id in graph.node_ids() {
+        let node = graph.node(id);
+        let mut makers = node.operands.iter().filter_map(|v| graph.value(*v).definition);
+        follows[id.index()] = node.phase.is_backward()
+            && makers.any(|(maker, _)| reduces[maker.index()] || follows[maker.index()]);
+    }
+    let mut is_read = vec![false; graph.values.len()];
+    for id in graph.node_ids().rev() {
+        let node = graph.node(id);
+        follows[id.index()] &= node.results.iter().all(|result| !is_read[result.index()]);
+        if node.phase != Phase::Update && !follows[id.index()] {
+            node.operands.iter().for_each(|operand| is_read[operand.index()] = true);
+        }
+    }
+    follows
 }
 
 /// For each node, whether it leads to a value that another stage waits for, through the forward and
@@ -239,7 +278,8 @@ fn replies(graph: &Graph, received: &[ValueId]) -> Vec<usize> {
 /// Groups the collectives of the ranks' graphs into buckets. Two collectives may share a bucket if
 /// they agree in kind, groups, combiner, part of the step and microbatch, and no path leads from
 /// one to the other. In addition
-/// - all-reduces of gradients and of the update share a bucket up to the size limit;
+/// - all-reduces of gradients and of the update share a bucket up to the size limit, unless what they reduce was reduced
+///   before, block by block;
 /// - others share a bucket if they belong to one block and no work of another microbatch, which
 ///   would have to wait, is between them; those of activations also to one pipeline stage. Of several
 ///   buckets, that of activations joins the latest that makes no chain of collectives longer.
@@ -262,6 +302,16 @@ pub(crate) fn bucket(
     let mut bucket_of: Vec<Option<usize>> = vec![None; first.nodes.len()];
     let mut open: IndexMap<_, Vec<usize>> = IndexMap::new();
     let chains = chains(first);
+    let parameters = read_by_all(first, received);
+    let class_of = |id: NodeId, kind| match bucket_class(first, &parameters, first.node(id), kind) {
+        BucketClass::GradientReduction if awaited[id.index()] => BucketClass::Activation,
+        class => class,
+    };
+    let reduces = |id: NodeId| {
+        let collective = first.traits(first.node(id)).collective();
+        collective.is_some_and(|op| class_of(id, kind(op)) == BucketClass::GradientReduction)
+    };
+    let reduced = follows_reductions(first, &first.node_ids().map(reduces).collect::<Vec<bool>>());
     let mut paths = Paths::new(first);
     // Number of changes of the microbatch so far, in graph order.
     let (mut turn, mut microbatch) = (0, None);
@@ -307,16 +357,18 @@ pub(crate) fn bucket(
             }
         }
         let is_awaited = awaited[id.index()];
-        let class = if is_awaited { BucketClass::Activation } else { bucket_class(first, node, kind) };
+        let class = class_of(id, kind);
+        let is_again = class == BucketClass::GradientReduction && reduced[id.index()];
         let bytes = graphs.iter().map(|g| g.ty(g.node(id).operands[0]).bytes()).max().unwrap_or(0);
         let capped = kind == CollectiveKind::AllReduce
             && matches!(node.phase, Phase::WeightGrad | Phase::Update)
-            && !is_awaited;
+            && !is_awaited
+            && !is_again;
         let block = block_of(&node.path).to_string();
         let phase = options.part(node.phase);
         let key = (
             (kind, meeting.clone(), combiner(op), pairs.to_vec()),
-            (class, phase, node.microbatch),
+            (class, phase, node.microbatch, is_again),
             // Between two stages of one slice, a value may pass through another slice.
             (class == BucketClass::Activation).then_some(node.stage),
             replies[id.index()],
@@ -357,6 +409,7 @@ pub(crate) fn bucket(
             phase,
             microbatch: node.microbatch,
             block,
+            is_again,
             bytes,
             chain,
         });

@@ -8,9 +8,10 @@
 //! starts and waits give their best time; dependencies ensure that it is legal.
 
 use crate::LowerOptions;
-use crate::passes::bucket::{Bucket, BucketClass};
+use crate::passes::bucket::{Bucket, BucketClass, follows_reductions};
 use crate::passes::timing::{Places, Timing};
 use partita_ir::{Graph, NodeId, Phase, Traits, ValueId};
+use partita_pipeline::block_of;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -136,7 +137,13 @@ pub(crate) fn order(
         }
     }
 
-    let key = keys(graph, buckets, options, timing, &places);
+    let reduces = |bucket: usize| buckets[bucket].class == BucketClass::GradientReduction;
+    let mut is_reduction = vec![false; node_count];
+    for bucket in (0..buckets.len()).filter(|&bucket| reduces(bucket)) {
+        buckets[bucket].nodes.iter().for_each(|node| is_reduction[node.index()] = true);
+    }
+    let reduced = follows_reductions(graph, &is_reduction);
+    let key = keys(graph, buckets, options, timing, &places, &reduced);
     let mut ready: BinaryHeap<Reverse<(Key, usize)>> = BinaryHeap::new();
     let is_unit = |unit: usize| unit >= node_count || unit_of[unit] == unit;
     for unit in (0..unit_count).filter(|&unit| is_unit(unit) && missing[unit] == 0) {
@@ -144,7 +151,8 @@ pub(crate) fn order(
     }
     let mut items = Vec::new();
     let mut done = vec![false; unit_count];
-    let mut in_flight: Option<usize> = None;
+    // Of gradients, and of what was reduced before.
+    let mut in_flight: [Option<usize>; 2] = [None; 2];
     while let Some(Reverse((_, unit))) = ready.pop() {
         if done[unit] {
             continue;
@@ -166,8 +174,8 @@ pub(crate) fn order(
             let bucket = unit - node_count;
             // Only one gradient reduction is in progress at a time: the full gradients are freed at
             // its wait.
-            if buckets[bucket].class == BucketClass::GradientReduction
-                && let Some(earlier) = in_flight.replace(bucket)
+            if reduces(bucket)
+                && let Some(earlier) = in_flight[usize::from(buckets[bucket].is_again)].replace(bucket)
             {
                 items.push(Item::Wait(earlier));
                 finish(wait(earlier), &mut ready);
@@ -175,9 +183,8 @@ pub(crate) fn order(
             items.push(Item::Start(bucket));
         } else {
             let bucket = unit - wait(0);
-            if in_flight == Some(bucket) {
-                in_flight = None;
-            }
+            let own = &mut in_flight[usize::from(buckets[bucket].is_again)];
+            own.take_if(|other| *other == bucket);
             items.push(Item::Wait(bucket));
         }
         finish(unit, &mut ready);
@@ -269,6 +276,7 @@ fn keys(
     options: &LowerOptions,
     timing: Option<&Timing>,
     places: &Places,
+    reduced: &[bool],
 ) -> Vec<Key> {
     let node_count = graph.nodes.len();
     let end = node_count as isize;
@@ -295,7 +303,7 @@ fn keys(
     }
     for id in graph.node_ids().rev() {
         let node = graph.node(id);
-        let place = if graph.traits(node).is_view() {
+        let place = if graph.traits(node).is_view() || reduced[id.index()] {
             node.results.iter().map(|r| first_use[r.index()]).min().unwrap_or(end)
         } else {
             places.of_node[id.index()]
@@ -329,11 +337,20 @@ fn keys(
             None if is_free(graph, id) => {
                 definitions.map(|(node, _)| key[node.index()]).max().unwrap_or((-1, At::Wait))
             }
-            None if graph.node(id).phase == Phase::Update => (-1, At::Node),
+            None if graph.node(id).phase == Phase::Update || reduced[id.index()] => (-1, At::Node),
             None => (places.of_node[id.index()], At::Node),
         });
     }
-    // A collective starts as soon as its last operand is ready.
+    // Where the work of a block in a part of the step begins for a microbatch.
+    let mut begins: BTreeMap<(Phase, Option<usize>, &str), isize> = BTreeMap::new();
+    for id in graph.node_ids().filter(|id| bucket_of[id.index()].is_none() && !is_free(graph, *id)) {
+        let node = graph.node(id);
+        let key = (options.part(node.phase), node.microbatch, block_of(&node.path));
+        let begin = begins.entry(key).or_insert(end);
+        *begin = (*begin).min(places.of_node[id.index()]);
+    }
+    // A collective starts as soon as its last operand is ready; one of the backward pass with the work of its block there,
+    // since what it gathers of the forward pass takes memory from then on.
     let mut starts: Vec<Key> = buckets
         .iter()
         .map(|bucket| {
@@ -345,8 +362,16 @@ fn keys(
             }
             let operands = bucket.operands(graph).into_iter();
             let definitions = operands.filter_map(|o| graph.value(o).definition);
+            let of_bucket = |node: NodeId| bucket_of[node.index()].map(|bucket| buckets[bucket].class);
+            // What is reduced already is on no op's way: it is reduced again as soon as it is there.
+            let is_reduced = |node: NodeId| {
+                reduced[node.index()] || of_bucket(node) == Some(BucketClass::GradientReduction)
+            };
+            let definitions = definitions.filter(|&(node, _)| !is_reduced(node));
             let (place, _) = definitions.map(|(node, _)| key[node.index()]).max().unwrap_or((-1, At::Wait));
-            (place, At::Start)
+            let own = (bucket.phase.is_backward() && bucket.class == BucketClass::Activation)
+                .then(|| begins.get(&(bucket.phase, bucket.microbatch, bucket.block.as_str())));
+            (own.flatten().map_or(place, |begin| place.max(*begin)), At::Start)
         })
         .collect();
 
