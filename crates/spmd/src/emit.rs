@@ -141,6 +141,8 @@ pub struct Emitter<'a> {
     returned: &'a BTreeMap<String, Sharding>,
     unreduced: bool,
     shards: Shards<'a>,
+    /// The microbatches of the step.
+    microbatches: usize,
 }
 
 impl<'a> Emitter<'a> {
@@ -198,6 +200,12 @@ impl<'a> Emitter<'a> {
             arrivals: &options.arrivals,
             returned: &options.returned,
             unreduced: options.unreduced,
+            microbatches: graph
+                .nodes
+                .iter()
+                .filter_map(|node| node.microbatch)
+                .max()
+                .map_or(1, |last| last + 1),
         }
     }
 
@@ -372,14 +380,14 @@ impl<'a> Emitter<'a> {
         for (position, (&value, produced)) in node.results.iter().zip(&assignment.produced).enumerate() {
             let local = results[position];
             self.hold(value, produced.clone(), local, None);
-            // If propagation requests another layout, reshard at once. Only partial values wait for
-            // a reader, except gradients that a plan keeps sharded: these must not be held in full.
-            let partial = produced.is_partial();
-            let wanted = self.layouts.sharding(value).clone();
-            if *produced != wanted && (!partial || self.is_pinned_gradient(value)) {
-                let place =
-                    if partial { self.place_of_resolution(value, &place_of(node)) } else { place_of(node) };
-                self.move_to(value, 0, &wanted, &place, None)?;
+            // If propagation requests another layout, reshard at once.
+            let kept = self.kept(value, produced);
+            if *produced != kept {
+                let place = match produced.is_partial() {
+                    true => self.place_of_resolution(value, &place_of(node)),
+                    false => place_of(node),
+                };
+                self.move_to(value, 0, &kept, &place, None)?;
                 self.held[value.index()].swap(0, 1);
             }
             let main = &self.held[value.index()][0];
@@ -390,6 +398,19 @@ impl<'a> Emitter<'a> {
             });
         }
         Ok(())
+    }
+
+    /// The layout in which a result is held that an op produces in this one: the propagated one. Only partial values wait
+    /// for a reader. Of gradients that a plan keeps sharded each rank has its shard alone, since these must not be held in
+    /// full; over other axes they stay partial too, while microbatches add up.
+    fn kept(&self, value: ValueId, produced: &Sharding) -> Sharding {
+        let mut kept = self.layouts.sharding(value).clone();
+        if produced.is_partial() && !self.is_pinned_gradient(value) {
+            return produced.clone();
+        }
+        let sharded = kept.sharded_axes();
+        kept.partial.extend(produced.partial.iter().filter(|(axis, _)| !sharded.contains(axis)));
+        kept
     }
 
     fn is_pinned_gradient(&self, value: ValueId) -> bool {

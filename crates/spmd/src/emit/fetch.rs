@@ -22,7 +22,12 @@ impl Reshards for NodeReshards<'_, '_> {
 
     fn settle_s(&mut self, result: usize, produced: &Sharding) -> f64 {
         let (result, layouts) = (self.node.results[result], self.emitter.layouts);
-        self.emitter.reshard_s(result, produced, layouts.sharding(result))
+        let kept = self.emitter.kept(result, produced);
+        // What is partial of a gradient is completed once, when the microbatches are summed.
+        let is_summed = self.node.phase == Phase::WeightGrad && self.node.microbatch.is_some();
+        let times = if is_summed { self.emitter.microbatches } else { 1 };
+        let later_s = self.emitter.reshard_s(result, &kept, layouts.sharding(result)) / times as f64;
+        self.emitter.reshard_s(result, produced, &kept) + later_s
     }
 }
 
