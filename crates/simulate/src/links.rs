@@ -7,8 +7,8 @@ use crate::link::{Exchange, exchange};
 use indexmap::IndexMap;
 use partita_base::CollectiveId;
 use partita_cost::{Cluster, Port};
-use partita_program::ProgramSet;
-use std::collections::BTreeMap;
+use partita_program::{CollectiveKind, ProgramSet};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Names one collective as alike classes see it: its bucket, and the classes that take part.
 pub(crate) type MeetingKey = (usize, Vec<usize>);
@@ -62,6 +62,8 @@ pub(crate) struct Links<'a> {
     class_of: Vec<usize>,
     /// When the queue of collectives of each class is empty.
     queue_free_s: Vec<f64>,
+    /// The collectives that each class started and that have not begun, in order; messages between slices wait for none.
+    queues: Vec<VecDeque<MeetingKey>>,
     pub meetings: IndexMap<MeetingKey, Meeting>,
     /// The alike groups of each collective, where links are shared.
     groups: IndexMap<MeetingKey, Vec<CollectiveId>>,
@@ -77,6 +79,7 @@ impl<'a> Links<'a> {
             cluster,
             class_of,
             queue_free_s: vec![0.0; classes],
+            queues: vec![VecDeque::new(); classes],
             meetings: IndexMap::new(),
             groups: IndexMap::new(),
             waiting: Vec::new(),
@@ -111,6 +114,9 @@ impl<'a> Links<'a> {
             end_s: None,
         });
         meeting.starts.insert(class, now_s);
+        if self.set.collectives[collective.index()].kind != CollectiveKind::Send {
+            self.queues[class].push_back(key.clone());
+        }
         if meeting.starts.len() < key.1.len() {
             return;
         }
@@ -125,11 +131,18 @@ impl<'a> Links<'a> {
     /// nothing is before it in the queues of its members.
     fn next(&self, is_shared: bool) -> Option<(usize, f64)> {
         let mut next: Option<(usize, f64)> = None;
-        for (at, (key, exchange)) in self.waiting.iter().enumerate() {
-            let is_behind = |other: &MeetingKey| other.1.iter().any(|class| key.1.contains(class));
-            if exchange.occupied.is_empty() == is_shared
-                || self.waiting[..at].iter().any(|(other, _)| is_behind(other))
-            {
+        // What a member started before comes first, though other members have not started that yet.
+        let is_first = |key: &MeetingKey| {
+            key.1.iter().all(|&class| {
+                let queue = &self.queues[class];
+                queue.front() == Some(key) || !queue.contains(key)
+            })
+        };
+        let mut before: Vec<&MeetingKey> = Vec::new();
+        for (at, (key, exchange)) in self.waiting.iter().enumerate().filter(|(_, (key, _))| is_first(key)) {
+            let is_behind = before.iter().any(|other| other.1.iter().any(|class| key.1.contains(class)));
+            before.push(key);
+            if exchange.occupied.is_empty() == is_shared || is_behind {
                 continue;
             }
             let queues = key.1.iter().map(|&class| self.queue_free_s[class]);
@@ -163,6 +176,7 @@ impl<'a> Links<'a> {
     /// Begins one of those that wait when its links are free.
     fn begin(&mut self, at: usize, ready_s: f64) {
         let (key, Exchange { seconds, occupied }) = self.waiting.remove(at);
+        key.1.iter().for_each(|&class| self.queues[class].retain(|other| *other != key));
         let mut begin_s = ready_s;
         for one in &occupied {
             let links = self.cluster.levels[one.port.level].links.unwrap_or(1).min(self.class_of.len());

@@ -135,7 +135,12 @@ fn classes_take_as_long_as_a_clock_for_every_rank() {
         let unfolded = ProgramSet { programs: (0..set.rank_count()).map(alone).collect(), ..set.clone() };
         let (folded, unfolded) =
             (predicted(&set, &Cluster::default()), predicted(&unfolded, &Cluster::default()));
-        assert!((folded.step_s - unfolded.step_s).abs() < 1e-12, "{mesh}");
+        assert!(
+            (folded.step_s - unfolded.step_s).abs() < 1e-12,
+            "{mesh}: {} and {}",
+            folded.step_s,
+            unfolded.step_s
+        );
         for class in &folded.classes {
             let alone = || class.ranks.iter().map(|&rank| &unfolded.classes[rank]);
             let slowest_s = alone().map(|class| class.end_s).fold(0.0, f64::max);
