@@ -32,15 +32,8 @@ pub(super) fn bytes_of_slices(job: &Job, block: &Block, counts: &[usize], in_fli
                 transient = transient.max(at(&one.transient, Place::Last));
             }
         }
-        // Two layers are gathered at a time, or a whole stage for each microbatch in flight.
-        let at_once = match job.gathers_stages {
-            false => 2.0,
-            true => (0..stages)
-                .filter(|s| s % job.pp == slice)
-                .map(|s| counts[s] as f64 * in_flight[s].max(3.0))
-                .sum(),
-        };
-        let gathered = if job.zero == 3 { at_once * of_layer * job.bytes.gathered } else { 0.0 };
+        // Two layers are gathered at a time.
+        let gathered = if job.zero == 3 { 2.0 * of_layer * job.bytes.gathered } else { 0.0 };
         let message = if job.pp > 1 { 2.0 * block.stream_bytes } else { 0.0 };
         let tokens = job.cp as f64;
         // Of states in host memory, those of a parameter in use, of the next one and of the one before are here.

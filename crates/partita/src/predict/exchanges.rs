@@ -15,9 +15,9 @@ pub(super) struct Exchanges {
     pub(super) keys: [f64; 2],
     /// Once a step.
     pub(super) step_s: f64,
-    /// What parameters take beyond a gather where each rank sends its own to all others, one after another: each passes
-    /// from rank to rank.
-    pub(super) broadcasts_s: f64,
+    /// Once a step, behind the update: a gather of updated parameters that nothing hides, and what it takes beyond that where
+    /// each rank sends its own to all others, one after another: each passes from rank to rank.
+    pub(super) late_s: f64,
     /// One microbatch from one stage to the next.
     pub(super) send_s: f64,
 }
@@ -45,10 +45,11 @@ impl Exchanges {
         let among_replicas =
             |elements: f64| seconds(Cost::AllReduce, elements * reduced / job.shard_group as f64, &replicas);
         let m = job.microbatches as f64;
+        let updated_s = if matches!(job.zero, 1 | 2) { gather(on_slice) } else { 0.0 };
         let (passes, ends, step_s) = match job.zero {
             0 => ([0.0; 2], [0.0; 2], seconds(Cost::AllReduce, on_slice * reduced, &all)),
-            1 => ([0.0; 2], [0.0; 2], scatter(on_slice) + among_replicas(on_slice) + gather(on_slice)),
-            2 => ([0.0; 2], [0.0; 2], m * scatter(on_slice) + among_replicas(on_slice) + gather(on_slice)),
+            1 => ([0.0; 2], [0.0; 2], scatter(on_slice) + among_replicas(on_slice)),
+            2 => ([0.0; 2], [0.0; 2], m * scatter(on_slice) + among_replicas(on_slice)),
             _ => (
                 [gather(of_layer), gather(of_layer) + scatter(of_layer)],
                 [gather(of_ends), gather(of_ends) + scatter(of_ends)],
@@ -73,6 +74,10 @@ impl Exchanges {
         } else {
             0.0
         };
-        Exchanges { broadcasts_s, keys: [keys, 2.0 * keys], of_layer: passes, of_ends: ends, step_s, send_s }
+        let (step_s, late_s) = match job.queues {
+            true => (step_s, updated_s + broadcasts_s),
+            false => (step_s + updated_s, broadcasts_s),
+        };
+        Exchanges { late_s, keys: [keys, 2.0 * keys], of_layer: passes, of_ends: ends, step_s, send_s }
     }
 }

@@ -108,7 +108,6 @@ pub fn job_of(session: &Session, plan: Option<Plan>) -> Result<Job> {
         microbatches: config.train.microbatches,
         zero,
         shard_group,
-        gathers_stages: pp > 1,
         ..Job::on_one_device(block, layers, bytes)
     })
 }

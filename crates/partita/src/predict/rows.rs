@@ -221,7 +221,7 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
             microbatches: gbs / (mbs * dp),
             zero,
             shard_group,
-            gathers_stages: false,
+            queues: false,
             // InternEvo's configs have `overlap_sync_grad=True`.
             overlaps: is_internevo(row) || overlaps(row.text("overlap_notes"), is_sharded),
             attention: if is_unfused {

@@ -49,9 +49,9 @@ pub struct Job {
     pub microbatches: usize,
     /// What data parallel ranks share.
     pub zero: u8,
-    /// Whether all parameters of a stage are gathered at once, as where the tasks of several microbatches are in flight in
-    /// the library's own pipelines; otherwise those of two layers are.
-    pub gathers_stages: bool,
+    /// Whether the collectives of a rank run one after another, as in the library's own programs: those within a layer wait
+    /// for gathers of parameters, and nothing hides the gather of parameters that are updated under ZeRO stages 1 and 2.
+    pub queues: bool,
     /// Ranks over which ZeRO shards; the others have replicas.
     pub shard_group: usize,
     /// Whether the collectives of data parallel ranks hide behind the backward pass.
@@ -135,6 +135,10 @@ impl AttentionKernel {
 const UNFUSED: f64 = 0.6;
 /// The part of a link's bandwidth that a collective reaches.
 pub(super) const LINK: f64 = 0.8;
+
+/// The part of a layer's compute before its first collective, which alone hides the gather of parameters that is ahead of
+/// that.
+const BEFORE_EXCHANGE: f64 = 0.25;
 
 /// Seconds of compute and of collectives.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -298,7 +302,7 @@ impl Job {
             kv_features: 0,
             microbatches: 1,
             zero: 0,
-            gathers_stages: false,
+            queues: true,
             shard_group: 1,
             overlaps: true,
             broadcasts: false,
@@ -423,7 +427,12 @@ impl Priced {
             // So do keys and values behind the attention to the part that is there.
             let keys = exchanges.keys[backward] * software.communication;
             seconds.exchange += (keys - seconds.compute / 2.0).max(0.0);
-            let hidden = if job.overlaps { seconds.compute } else { 0.0 };
+            let is_queued = job.queues && seconds.exchange > 0.0;
+            let hidden = match job.overlaps {
+                true if is_queued => seconds.compute * BEFORE_EXCHANGE,
+                true => seconds.compute,
+                false => 0.0,
+            };
             seconds.exchange += (shared - hidden).max(0.0);
             let mut seconds = seconds.times(counts[stage] as f64);
             if stage == 0 {
@@ -451,7 +460,7 @@ impl Priced {
         let (passes_s, in_flight) = timetable_s(job, &per_stage, slowest)?;
         let hidden = if job.overlaps { slices.iter().map(|slice| slice.1).fold(0.0, f64::max) } else { 0.0 };
         let sync_s = (exchanges.step_s * software.communication - hidden).max(0.0)
-            + exchanges.broadcasts_s * software.communication;
+            + exchanges.late_s * software.communication;
         let update_s = update_s * software.compute;
         let alone_s = passes_s + sync_s + update_s;
         let ranks = job.pp * job.dp * job.block.tp * job.block.ep;

@@ -449,9 +449,9 @@ impl Unfolded {
         match &*self.small {
             [few, more] if few.len() == 1 => {
                 let most = (0..slices).map(layers).fold(0.0, f64::max);
-                // The slice with most layers ends last.
+                // The slice with most layers ends last. A layer more may take from the tail what it adds to a task.
                 let [one, other] = self.middle(0).map(|small| small.layers);
-                of_layers(most, [one, other], [few[0].tail_s, more[0].tail_s]).max(0.0)
+                of_layers(most, [one, other], [few[0].tail_s, more[0].tail_s])
             }
             // Which slice ends last depends on its devices.
             _ => {
