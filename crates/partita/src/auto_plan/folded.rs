@@ -28,7 +28,7 @@ use std::time::Instant;
 /// What a search on a layer may cost. With experts, more branches of larger tables take minutes and gain little.
 const EFFORT: Effort = Effort { most_entries: 1 << 18, most_branches: 4 };
 /// Elements of the residual stream of a microbatch beyond which more rows make no kernel faster.
-const MOST_STREAM: usize = 1 << 26;
+const MOST_STREAM: usize = 1 << 27;
 /// The most ranks of `tp`: those of a node, unless the cluster says how many a node has.
 const MOST_TP: usize = 8;
 /// The memory that programs need relative to their estimates is below this.
@@ -36,8 +36,9 @@ const SURELY: f64 = 1.2;
 /// What programs with experts may need relative to their estimates: buffers of experts that drop no token are hard to
 /// estimate.
 const DOUBT_OF_EXPERTS: f64 = 3.0;
-/// The part of the forward pass of a layer that is at least computed again with its feed-forward block.
-const RECOMPUTED: f64 = 0.4;
+/// The parts of the forward pass of a layer that are at least computed again with its feed-forward block, and with all of
+/// it: nothing reads what the last matmul of the block computes.
+const RECOMPUTED: [(Recomputed, f64); 2] = [(Recomputed::Part, 0.33), (Recomputed::All, 0.67)];
 
 /// A layer: its layouts over `tp`, and what is recomputed.
 pub(super) struct Layer {
@@ -239,7 +240,7 @@ fn promising(session: &Session, guesses: &[Guess]) -> BTreeSet<(Within, Recomput
         let rows = session.config().train.batch / (batch_shards(guess.mesh) * microbatches).max(1);
         let Some((_, seconds)) = layer.of_rows.get(&rows) else { continue };
         let forward_s = seconds.layer_forward_s() * (microbatches * job.layers.div_ceil(job.pp)) as f64;
-        for (recomputed, part) in [(Recomputed::Part, RECOMPUTED), (Recomputed::All, 1.0)] {
+        for (recomputed, part) in RECOMPUTED {
             if (guess.step_s + forward_s * part) * DOUBT < best_s {
                 promising.insert((within_layer(guess.mesh), recomputed));
             }
