@@ -38,6 +38,7 @@ mod search;
 mod slices;
 mod staged;
 mod storage;
+mod sync;
 mod threads;
 mod trainer;
 mod unfold;
