@@ -136,9 +136,8 @@ const UNFUSED: f64 = 0.6;
 /// The part of a link's bandwidth that a collective reaches.
 pub(super) const LINK: f64 = 0.8;
 
-/// The part of a layer's compute before its first collective, which alone hides the gather of parameters that is ahead of
-/// that.
-const BEFORE_EXCHANGE: f64 = 0.25;
+/// The part of a layer's compute between two of its collectives, which alone hides a gather of parameters.
+const BETWEEN_EXCHANGES: f64 = 0.5;
 
 /// Seconds of compute and of collectives.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -429,7 +428,7 @@ impl Priced {
             seconds.exchange += (keys - seconds.compute / 2.0).max(0.0);
             let is_queued = job.queues && seconds.exchange > 0.0;
             let hidden = match job.overlaps {
-                true if is_queued => seconds.compute * BEFORE_EXCHANGE,
+                true if is_queued => seconds.compute * BETWEEN_EXCHANGES,
                 true => seconds.compute,
                 false => 0.0,
             };

@@ -10,7 +10,7 @@
 use crate::LowerOptions;
 use crate::passes::bucket::{Bucket, BucketClass, follows_reductions};
 use crate::passes::timing::{Places, Timing};
-use partita_ir::{Graph, NodeId, Phase, Traits, ValueId};
+use partita_ir::{Graph, NodeId, Operation, Phase, Traits, ValueId};
 use partita_pipeline::block_of;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -269,6 +269,57 @@ fn late_receives(graph: &Graph, buckets: &[Bucket], places: &Places) -> Vec<(usi
     buckets.iter().enumerate().filter_map(late).collect()
 }
 
+/// The work between the collectives that ops wait for. A rank has one queue of collectives, so one that starts behind a gather
+/// of parameters waits for it: the gather hides behind the work before that.
+struct Stretches {
+    /// Where such collectives start, ascending.
+    exchanges: Vec<isize>,
+    /// Floating-point operations of the nodes before each place; empty without such collectives.
+    flops: Vec<f64>,
+}
+
+impl Stretches {
+    fn of(graph: &Graph, buckets: &[Bucket], starts: &[Key], places: &Places) -> Stretches {
+        let is_awaited = |bucket: &Bucket| {
+            bucket.class == BucketClass::Activation && bucket.meetings.iter().any(|members| members.len() > 1)
+        };
+        let own = buckets.iter().zip(starts).filter(|(bucket, _)| is_awaited(bucket));
+        let mut exchanges: Vec<isize> = own.map(|(_, start)| start.0).collect();
+        let gathers = buckets.iter().any(|bucket| bucket.class == BucketClass::ParameterGather);
+        if exchanges.is_empty() || !gathers {
+            return Stretches { exchanges: Vec::new(), flops: Vec::new() };
+        }
+        exchanges.sort_unstable();
+        let mut flops = vec![0.0; graph.nodes.len() + 1];
+        for (node, &place) in graph.nodes.iter().zip(&places.of_node) {
+            let cost = node.op.cost(&graph.operand_types(node), &graph.result_types(node));
+            flops[place as usize + 1] = cost.flops;
+        }
+        for place in 1..flops.len() {
+            flops[place] += flops[place - 1];
+        }
+        Stretches { exchanges, flops }
+    }
+
+    /// Where the stretch with most work begins, between two places; the first one of equals.
+    fn longest(&self, begin: isize, end: isize) -> isize {
+        let inside = self.exchanges.partition_point(|&place| place < begin)
+            ..self.exchanges.partition_point(|&place| place < end);
+        let Some(exchanges) = self.exchanges.get(inside).filter(|own| !own.is_empty()) else { return begin };
+        let ends = exchanges.iter().copied().chain([end]);
+        let stretches = [begin].into_iter().chain(exchanges.iter().map(|place| place + 1)).zip(ends);
+        let flops = |place: isize| self.flops[place.clamp(0, self.flops.len() as isize - 1) as usize];
+        let mut longest = (begin, 0.0);
+        for (begin, end) in stretches {
+            let work = flops(end) - flops(begin);
+            if work > longest.1 {
+                longest = (begin, work);
+            }
+        }
+        longest.0
+    }
+}
+
 /// The preferred time of each unit.
 fn keys(
     graph: &Graph,
@@ -375,7 +426,8 @@ fn keys(
         })
         .collect();
 
-    // Parameter gathers start with the first wait of the previous block, or just before use.
+    // Parameter gathers start during the previous block, or just before use.
+    let stretches = Stretches::of(graph, buckets, &starts, places);
     let mut gathers: Vec<usize> =
         (0..buckets.len()).filter(|&b| buckets[b].class == BucketClass::ParameterGather).collect();
     gathers.sort_by_key(|&bucket| (waits[bucket], bucket));
@@ -385,9 +437,10 @@ fn keys(
     };
     let mut previous: Key = (-1, At::Wait);
     for blocks in gathers.chunk_by(|&a, &b| set(a) == set(b)) {
+        let ahead = stretches.longest(previous.0, waits[blocks[0]].0);
         for &bucket in blocks {
             starts[bucket] =
-                if options.prefetch { (previous.0, At::Prefetch) } else { (waits[bucket].0, At::Wait) };
+                if options.prefetch { (ahead, At::Prefetch) } else { (waits[bucket].0, At::Wait) };
             // Nodes between the parameter and its gather, such as a conversion, move along.
             let mut stack: Vec<NodeId> = buckets[bucket].nodes.clone();
             while let Some(id) = stack.pop() {
