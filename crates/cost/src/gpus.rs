@@ -3,8 +3,9 @@
 //! Facts are those of data sheets. Beside them stand the best matmul that was measured on the device, which bounds the
 //! efficiency of large matmuls, and few assumptions of our own, which are named as constants. Sources by device:
 //!
-//! - V100, A100, H100, H200, B200, GB200: NVIDIA's data sheets for FLOP/s without sparsity, memory, bandwidth and
-//!   NVLink; the network of NVIDIA's own systems of that time: DGX-1V 4 x 100 Gb/s a node of 8, DGX A100 8 x 200 Gb/s,
+//! - V100, A100, H100, H200, B200, GB200: NVIDIA's data sheets for FLOP/s without sparsity (the tensor cores of V100 take
+//!   f16 alone: NVIDIA, "Tesla V100 GPU Architecture"), memory, bandwidth and NVLink; the network of NVIDIA's own systems of
+//!   that time: DGX-1V 4 x 100 Gb/s a node of 8, DGX A100 8 x 200 Gb/s,
 //!   DGX H100, H200 and B200 8 x 400 Gb/s.
 //! - A800: as A100, with NVLink cut to 400 GB/s, the sum of both directions.
 //! - H100 96 GB: the HBM2e parts of Grand Teton with 500 W, as torchtitan's benchmark of December 2024 describes them.
@@ -19,7 +20,7 @@
 //! - Its link, one way: PCIe x16 of 16 GB/s (3.0: V100, and TPU v4 for want of a published figure), 32 GB/s (4.0: A100) or
 //!   64 GB/s (5.0: H100, H200, B200, in the same descriptions of systems); GB200: NVLink-C2C, 900 GB/s both ways for the two
 //!   devices of a Grace, 225 GB/s one way for each.
-//! - TPU v4: Google Cloud, "TPU v4": 275 TFLOP/s, 32 GiB, 1200 GB/s; six links of 45 GB/s in a torus.
+//! - TPU v4: Google Cloud, "TPU v4": 275 TFLOP/s in bf16, 32 GiB, 1200 GB/s; six links of 45 GB/s in a torus.
 
 use crate::cluster::{Cluster, Level};
 use crate::curve::Curve;
@@ -28,7 +29,6 @@ use crate::mixed::Others;
 use crate::ready::{HOST_REACHED, NETWORK_LATENCY_S, NVLINK_LATENCY_S};
 use crate::roofline::Device;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
-use std::collections::BTreeMap;
 
 /// A device as its data sheet describes it.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -37,8 +37,10 @@ pub struct Gpu {
     pub names: &'static [&'static str],
     /// Its name for people.
     pub kind: &'static str,
-    /// Operations per second of a matmul in half precision, and in single precision.
+    /// Operations per second of a matmul in half precision.
     pub half_flops_per_s: f64,
+    /// The types of half precision that its matrix units multiply; in others a matmul is as fast as in single precision.
+    pub half_types: &'static [DType],
     /// Operations per second in single precision outside of matmul units.
     pub single_flops_per_s: f64,
     /// Operations per second of a matmul in 8 bits; 0 if it has none.
@@ -66,12 +68,16 @@ const KERNEL_S: f64 = 4e-6;
 /// The part of the memory bandwidth that a large elementwise kernel reaches.
 const BEST_COPY: f64 = 0.85;
 
+/// Types of half precision of most matrix units.
+const BOTH_HALVES: &[DType] = &[DType::BF16, DType::F16];
+
 /// Every device.
 pub const GPUS: &[Gpu] = &[
     Gpu {
         names: &["v100-16g", "V100-SXM2-16GB"],
         kind: "NVIDIA V100 SXM2 16 GB",
         half_flops_per_s: 125e12,
+        half_types: &[DType::F16],
         single_flops_per_s: 15.7e12,
         eighth_flops_per_s: 0.0,
         best_matmul: 0.8,
@@ -87,6 +93,7 @@ pub const GPUS: &[Gpu] = &[
         names: &["v100-32g", "V100-SXM2-32GB", "V100-SXM3-32GB"],
         kind: "NVIDIA V100 SXM2 32 GB",
         half_flops_per_s: 125e12,
+        half_types: &[DType::F16],
         single_flops_per_s: 15.7e12,
         eighth_flops_per_s: 0.0,
         best_matmul: 0.8,
@@ -102,6 +109,7 @@ pub const GPUS: &[Gpu] = &[
         names: &["a100-40g", "A100-SXM-40GB"],
         kind: "NVIDIA A100 SXM 40 GB",
         half_flops_per_s: 312e12,
+        half_types: BOTH_HALVES,
         single_flops_per_s: 19.5e12,
         eighth_flops_per_s: 0.0,
         best_matmul: 0.869,
@@ -117,6 +125,7 @@ pub const GPUS: &[Gpu] = &[
         names: &["a100-80g", "A100-SXM-80GB"],
         kind: "NVIDIA A100 SXM 80 GB",
         half_flops_per_s: 312e12,
+        half_types: BOTH_HALVES,
         single_flops_per_s: 19.5e12,
         eighth_flops_per_s: 0.0,
         best_matmul: 0.869,
@@ -132,6 +141,7 @@ pub const GPUS: &[Gpu] = &[
         names: &["a800-80g", "A800-SXM-80GB"],
         kind: "NVIDIA A800 SXM 80 GB",
         half_flops_per_s: 312e12,
+        half_types: BOTH_HALVES,
         single_flops_per_s: 19.5e12,
         eighth_flops_per_s: 0.0,
         best_matmul: 0.869,
@@ -147,6 +157,7 @@ pub const GPUS: &[Gpu] = &[
         names: &["h100-80g", "H100-SXM-80GB"],
         kind: "NVIDIA H100 SXM 80 GB",
         half_flops_per_s: 989e12,
+        half_types: BOTH_HALVES,
         single_flops_per_s: 67e12,
         eighth_flops_per_s: 1979e12,
         best_matmul: 0.803,
@@ -162,6 +173,7 @@ pub const GPUS: &[Gpu] = &[
         names: &["h100-96g", "H100-SXM-96GB-HBM2e-500W"],
         kind: "NVIDIA H100 SXM 96 GB HBM2e 500 W",
         half_flops_per_s: 989e12,
+        half_types: BOTH_HALVES,
         single_flops_per_s: 67e12,
         eighth_flops_per_s: 1979e12,
         best_matmul: 0.7,
@@ -177,6 +189,7 @@ pub const GPUS: &[Gpu] = &[
         names: &["h200-141g", "H200-SXM-141GB", "H200-SXM"],
         kind: "NVIDIA H200 SXM",
         half_flops_per_s: 989e12,
+        half_types: BOTH_HALVES,
         single_flops_per_s: 67e12,
         eighth_flops_per_s: 1979e12,
         best_matmul: 0.803,
@@ -192,6 +205,7 @@ pub const GPUS: &[Gpu] = &[
         names: &["b200-180g", "B200-SXM-180GB", "B200-SXM"],
         kind: "NVIDIA B200 SXM",
         half_flops_per_s: 2250e12,
+        half_types: BOTH_HALVES,
         single_flops_per_s: 80e12,
         eighth_flops_per_s: 4500e12,
         best_matmul: 0.776,
@@ -207,6 +221,7 @@ pub const GPUS: &[Gpu] = &[
         names: &["gb200-186g", "GB200-NVL72-186GB", "GB200"],
         kind: "NVIDIA GB200 NVL72",
         half_flops_per_s: 2500e12,
+        half_types: BOTH_HALVES,
         single_flops_per_s: 80e12,
         eighth_flops_per_s: 5000e12,
         best_matmul: 0.729,
@@ -222,6 +237,7 @@ pub const GPUS: &[Gpu] = &[
         names: &["tpu-v4", "TPU-v4-32GB", "TPU-v4"],
         kind: "Google TPU v4",
         half_flops_per_s: 275e12,
+        half_types: &[DType::BF16],
         single_flops_per_s: 34.375e12,
         eighth_flops_per_s: 0.0,
         best_matmul: 0.85,
@@ -255,7 +271,7 @@ impl Gpu {
         Device {
             kind: self.kind.to_string(),
             flops_per_s: self.single_flops_per_s,
-            flops_per_s_by_type: BTreeMap::from([(DType::BF16, half), (DType::F16, half)]),
+            flops_per_s_by_type: self.half_types.iter().map(|&dtype| (dtype, half)).collect(),
             memory_bytes: self.memory_gib << 30,
             memory_bytes_per_s: self.memory_bytes_per_s,
             host_bytes: self.host_gib << 30,

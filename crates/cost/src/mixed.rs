@@ -72,6 +72,13 @@ impl Cluster {
         self.devices().map(seconds).fold(0.0, f64::max)
     }
 
+    /// The type of half precision in which a large matmul takes least on the device that takes longest: bf16, unless f16 is
+    /// faster.
+    pub fn half(&self) -> DType {
+        let seconds = |dtype| self.op_s(&Work { flops: LARGE_FLOPS, bytes: 0.0, dtype });
+        if seconds(DType::F16) < seconds(DType::BF16) { DType::F16 } else { DType::BF16 }
+    }
+
     /// Bytes of the smallest memory of a device.
     pub fn memory_bytes(&self) -> u64 {
         self.devices().map(|device| device.memory_bytes).min().unwrap_or(0)
@@ -210,7 +217,7 @@ impl Cluster {
         if !self.is_mixed() || count == 1 {
             return 0;
         }
-        let large = Work { flops: LARGE_FLOPS, bytes: 0.0, dtype: DType::BF16 };
+        let large = Work { flops: LARGE_FLOPS, bytes: 0.0, dtype: self.half() };
         let seconds: Vec<f64> =
             (0..count).map(|slice| self.of_slice(mesh, axis, slice).op_s(&large)).collect();
         (1..count).fold(0, |slowest, slice| if seconds[slice] > seconds[slowest] { slice } else { slowest })
@@ -218,25 +225,27 @@ impl Cluster {
 
     /// Rejects entries of other devices that are out of order, E471, or impossible, E470.
     pub(crate) fn check_others(&self) -> Result<()> {
-        let malformed = |expected: String, found: String| {
-            Diagnostic::new("E471", "the devices of the cluster are not in the order of its ranks")
-                .at(format!("cluster `{}`, `others`", self.name))
+        let malformed = |heading: &str, at: usize, expected: String, found: String| {
+            Diagnostic::new("E471", heading)
+                .at(format!("cluster `{}`, `others`, entry {}", self.name, at + 1))
                 .expected(expected)
                 .found(found)
         };
         let mut before = 0;
         let last = self.levels.last().and_then(|level| level.ranks).unwrap_or(usize::MAX);
-        for other in &self.others {
+        for (at, other) in self.others.iter().enumerate() {
             if other.first <= before || other.first >= last {
                 let most = if last < usize::MAX { format!(" and below {last}") } else { String::new() };
                 let expected =
                     format!("`first` above {before}{most}, which is the first rank with this device");
-                return Err(malformed(expected, other.first.to_string()));
+                let heading = "the devices of the cluster are not in the order of its ranks";
+                return Err(malformed(heading, at, expected, other.first.to_string()));
             }
             before = other.first;
             if !other.links.is_empty() && other.links.len() != self.levels.len() {
+                let heading = "other devices have more or fewer links than the cluster has levels";
                 let expected = format!("`links` for each of the {} levels of the cluster", self.levels.len());
-                return Err(malformed(expected, other.links.len().to_string()));
+                return Err(malformed(heading, at, expected, other.links.len().to_string()));
             }
             self.check_device(&other.device)?;
             other.links.iter().try_for_each(|link| self.check_link(link))?;
@@ -366,6 +375,10 @@ mod tests {
         assert_eq!(code(&|other| other.first = 0), Some("E471"));
         assert_eq!(code(&|other| other.first = 16), Some("E471"));
         assert_eq!(code(&|other| other.links.truncate(1)), Some("E471"));
+        let mut cluster = mixed();
+        cluster.others[0].links.truncate(1);
+        let error = cluster.check().unwrap_err().to_string();
+        assert!(error.contains("fewer links than the cluster has levels") && error.contains("entry 1"), "{error}");
         assert_eq!(code(&|other| other.links[0].bytes_per_s = 0.0), Some("E470"));
         assert_eq!(code(&|other| other.device.memory_bytes = 0), Some("E470"));
     }

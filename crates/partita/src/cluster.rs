@@ -6,6 +6,7 @@ use crate::keys::{Section, wrong};
 use partita_base::{DType, Diagnostic, Result};
 use partita_cost::{Algorithm, Cluster, Curve, Device, Level, Link, Others, READY};
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::path::Path;
 use toml::{Table, Value};
 
@@ -64,8 +65,8 @@ fn changed(mut cluster: Cluster, section: &mut Section) -> Result<Cluster> {
         cluster.others = others.iter().map(|entry| other(&cluster.device, entry)).collect::<Result<_>>()?;
     }
     let about = "ranks that compute at the same time, where more of them share the cores of a machine";
-    if let Some(cores) = section.find("cores", AS_NAMED, about)? {
-        cluster.cores = Some(cores);
+    if let Some(cores) = section.find::<NonZeroUsize>("cores", AS_NAMED, about)? {
+        cluster.cores = Some(cores.get());
     }
     cluster.check()?;
     Ok(cluster)
@@ -191,12 +192,16 @@ fn levels(value: &Value) -> Result<Vec<Level>> {
     let level = |value: &Value| {
         let mut root = Table::from_iter([(key.to_string(), value.clone())]);
         let mut section = Section::take(&mut root, key)?;
-        let ranks = section.find("ranks", "all", "ranks of the level")?;
-        let links =
-            section.find("links", "one for each rank", "links of a block of the level below to others")?;
+        let ranks = section.find::<NonZeroUsize>("ranks", "all", "ranks of the level")?;
+        let links = section.find::<NonZeroUsize>(
+            "links",
+            "one for each rank",
+            "links of a block of the level below to others",
+        );
+        let links = links.map_err(|error| error.help("without `links`, each rank has a link of its own"))?;
         let link = link(key, value, &mut section)?;
         section.end()?;
-        Ok(Level { ranks, link, links })
+        Ok(Level { ranks: ranks.map(NonZeroUsize::get), link, links: links.map(NonZeroUsize::get) })
     };
     value.as_array().ok_or_else(|| wrong(key, OF_LEVELS, value))?.iter().map(level).collect()
 }
@@ -332,7 +337,14 @@ mod tests {
         assert_eq!(code("[cluster]\nflops_efficiency = [[1, 0.1], [2, 0.9]]"), "E472");
         assert_eq!(code("[cluster]\nmemory_efficiency = [1, 2]"), "E002");
         assert_eq!(code("[cluster]\nlinks = []"), "E471");
-        assert_eq!(code("[cluster]\nlinks = [{ latency_s = 1, bytes_per_s = 1, links = 0 }]"), "E470");
+        for links in [0, -1] {
+            let text = format!("[cluster]\nlinks = [{{ latency_s = 1, bytes_per_s = 1, links = {links} }}]");
+            let error = read(&text).unwrap_err();
+            let Diagnostic { code, expected, help, .. } = &*error;
+            assert_eq!((*code, expected.as_deref()), ("E002", Some("an integer of at least 1")), "{error}");
+            assert!(help.as_deref().is_some_and(|help| help.contains("without `links`")), "{error}");
+        }
+        assert_eq!(code("[cluster]\ncores = 0"), "E002");
         assert_eq!(code("[cluster]\nothers = [{ name = 'v100-32g' }]"), "E002");
         assert_eq!(code("[cluster]\nothers = [{ first = 0 }]"), "E471");
         assert_eq!(code("[cluster]\nothers = [{ first = 1, flops = 1 }]"), "E001");

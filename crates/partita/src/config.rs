@@ -21,6 +21,7 @@ use partita_pipeline::Order;
 use partita_runtime::{Cpu, KernelChoice, MemoryLimit};
 use partita_schedule::batch_shards;
 use precision::Mixed;
+pub(crate) use precision::notes_on_halves;
 use reader::{Optional, Reader};
 use std::path::PathBuf;
 use std::sync::Arc;

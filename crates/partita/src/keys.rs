@@ -5,6 +5,7 @@
 //! [`Config::keys`](crate::config::Config::keys) lists them by reading an empty config.
 
 use partita_base::{Diagnostic, Result, did_you_mean};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use toml::{Table, Value};
 
@@ -105,6 +106,19 @@ impl Setting for u64 {
 
     fn write(&self) -> Value {
         (*self as usize).write()
+    }
+}
+
+impl Setting for NonZeroUsize {
+    const TAKES: &'static str = usize::TAKES;
+    const EXPECTED: &'static str = "an integer of at least 1";
+
+    fn read(value: &Value) -> std::result::Result<NonZeroUsize, &Value> {
+        usize::read(value).and_then(|count| NonZeroUsize::new(count).ok_or(value))
+    }
+
+    fn write(&self) -> Value {
+        self.get().write()
     }
 }
 

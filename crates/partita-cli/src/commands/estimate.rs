@@ -7,7 +7,7 @@ use crate::output::events::Event;
 use crate::output::format::{bytes, short, table};
 use crate::run::answer;
 use partita::models::active_parameters;
-use partita::predict::estimate::{Fit, Need, RULE_BYTES, needs};
+use partita::predict::estimate::{Fit, Need, RULE_BYTES, needs, notes};
 use partita::session::Session;
 use partita_base::Result;
 use serde::Serialize;
@@ -47,11 +47,11 @@ pub struct Choice {
     /// The fewest devices.
     pub devices: Option<usize>,
     /// Bytes of parameters, gradients and optimizer states on each.
-    pub state_bytes: Option<f64>,
+    pub state_bytes: Option<u64>,
     /// Bytes of activations and scratch memory with one row.
-    pub activation_bytes: Option<f64>,
+    pub activation_bytes: Option<u64>,
     /// Bytes of gathered parameters.
-    pub workspace_bytes: Option<f64>,
+    pub workspace_bytes: Option<u64>,
     /// The largest microbatch, in rows.
     pub rows: Option<usize>,
     /// Rows a day with it.
@@ -73,6 +73,7 @@ impl Event for Estimate {
 pub fn estimate(args: &EstimateArgs, session: &Session, output: &mut Output) -> Result<()> {
     let cluster = &session.config().cluster;
     let most = cluster.levels.last().and_then(|level| level.ranks).unwrap_or(1024).min(args.most as usize);
+    notes(session).into_iter().for_each(|note| output.note(note));
     let tokens = session.config().model.stream().map(|[_, tokens, _]| tokens);
     let working = output.working("estimating");
     let watch = |done: usize, all: usize| {
@@ -85,15 +86,16 @@ pub fn estimate(args: &EstimateArgs, session: &Session, output: &mut Output) -> 
     let rule_bytes = RULE_BYTES * parameters;
     let choice = |need: &Need| {
         let fit = |figure: &dyn Fn(&Fit) -> f64| need.fewest.as_ref().map(figure);
+        let parts = need.fewest.as_ref().map(|fit| fit.bytes.by_kind().map(|(_, bytes)| bytes));
         Choice {
             strategy: need.choice.strategy.name(),
             optimizer: need.choice.optimizer,
             recompute: need.choice.recompute,
             offload: need.choice.offload,
             devices: need.fewest.as_ref().map(|fit| fit.devices),
-            state_bytes: fit(&|fit| fit.bytes.parameters + fit.bytes.gradients + fit.bytes.optimizer_state),
-            activation_bytes: fit(&|fit| fit.bytes.activations),
-            workspace_bytes: fit(&|fit| fit.bytes.communication),
+            state_bytes: parts.map(|[parameters, gradients, states, ..]| parameters + gradients + states),
+            activation_bytes: parts.map(|[.., activations, _]| activations),
+            workspace_bytes: parts.map(|[.., gathered]| gathered),
             rows: need.fewest.as_ref().map(|fit| fit.rows),
             rows_per_day: fit(&|fit| fit.rows_per_day),
             tokens_per_day: tokens.and_then(|tokens| fit(&|fit| fit.rows_per_day * tokens as f64)),
@@ -118,7 +120,7 @@ pub fn estimate(args: &EstimateArgs, session: &Session, output: &mut Output) -> 
 impl Estimate {
     fn text(&self) -> String {
         let maybe = |text: Option<String>| text.unwrap_or_else(|| "-".to_string());
-        let size = |number: Option<f64>| maybe(number.map(|number| bytes(number as u64)));
+        let size = |number: Option<u64>| maybe(number.map(bytes));
         let row = |choice: &Choice| {
             vec![
                 choice.strategy.to_string(),

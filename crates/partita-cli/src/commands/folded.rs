@@ -35,14 +35,14 @@ pub struct Folded {
     pub bubble: f64,
     /// Seconds of collectives that no compute hides.
     pub exposed_s: f64,
-    /// Memory of each slice of the pipeline on one rank.
-    pub slices: Vec<BTreeMap<&'static str, f64>>,
+    /// Bytes of one rank of each slice of the pipeline, by kind; they sum to those of the rank.
+    pub slices: Vec<BTreeMap<&'static str, u64>>,
     /// The kinds of devices of each slice, if the cluster has several.
     pub devices: Vec<String>,
     /// Bytes of the rank with the least room.
-    pub peak_bytes: f64,
+    pub peak_bytes: u64,
     /// Bytes by which it exceeds its device's memory; negative if it fits.
-    pub exceeds_bytes: f64,
+    pub exceeds_bytes: i64,
 }
 
 impl Event for Folded {
@@ -68,7 +68,7 @@ pub(crate) fn answer_folded(session: &Session, forecast: &Forecast, output: &mut
     };
     let tokens = config.model.stream().map_or(1, |[_, tokens, _]| tokens);
     let step_s = forecast.seconds.step_s;
-    let fullest = forecast.fullest().total();
+    let fullest = forecast.fill();
     let result = Folded {
         mesh: mesh.to_string(),
         cluster: config.cluster.name.clone(),
@@ -81,8 +81,8 @@ pub(crate) fn answer_folded(session: &Session, forecast: &Forecast, output: &mut
         bubble: forecast.seconds.bubble_s / step_s,
         exposed_s: forecast.seconds.exposed_s,
         slices: forecast.stages.iter().map(|bytes| bytes.by_kind().into_iter().collect()).collect(),
-        peak_bytes: fullest,
-        exceeds_bytes: fullest - forecast.fill().limit as f64,
+        peak_bytes: fullest.bytes,
+        exceeds_bytes: fullest.bytes as i64 - fullest.limit as i64,
         devices: if cluster.is_mixed() { slices.iter().map(kinds).collect() } else { Vec::new() },
     };
     let stages = forecast.stages.clone();
@@ -127,18 +127,18 @@ impl Folded {
             let name = if from == slice { slice.to_string() } else { format!("{from}-{slice}") };
             let mut row = vec![name];
             row.extend(is_mixed.then(|| self.devices[slice].clone()));
-            row.push(bytes(of.total() as u64));
-            row.extend(of.by_kind().map(|(_, size)| bytes(size as u64)));
+            row.push(bytes(of.whole()));
+            row.extend(of.by_kind().map(|(_, size)| bytes(size)));
             rows.push(row);
             from = slice + 1;
         }
         text += &table(&head, &rows);
         text += "TFLOP/s: model FLOPs, which are those of the step on one device, without recomputation or replicated work\n";
-        if self.exceeds_bytes > 0.0 {
+        if self.exceeds_bytes > 0 {
             text += &format!(
                 "it does not fit: {} more than a device has. More ranks along tp or pp, a smaller microbatch, a checkpoint of \
                  \"layers.*\" or fsdp take less\n",
-                bytes(self.exceeds_bytes as u64)
+                bytes(self.exceeds_bytes.unsigned_abs())
             );
         }
         text

@@ -140,7 +140,6 @@ pub fn plan(args: &PlanArgs, session: &Session, output: &mut Output) -> Result<(
     if let Some(folder) = &args.tables {
         check_folder(folder, TABLES, "--tables")?;
     }
-    session.config().note_on_price().into_iter().for_each(|note| output.note(note));
     // A cluster that was named says how many devices there are, unless a mesh does.
     let levels = &session.config().cluster.levels;
     let of_cluster = args.flags.cluster.as_ref().and(levels.last()).and_then(|level| level.ranks);
@@ -150,6 +149,8 @@ pub fn plan(args: &PlanArgs, session: &Session, output: &mut Output) -> Result<(
         Some(devices) => session.meshes(devices, MOST_STAGES),
         None => vec![session.mesh().clone()],
     };
+    let ranks = tried.iter().map(Mesh::rank_count).max().unwrap_or(1);
+    session.config().notes_on_price(ranks).into_iter().for_each(|note| output.note(note));
     let alpa = args.cost == CostModel::Alpa;
     let is_given = |key: &str| args.flags.gives(key);
     let freedom = Freedom {

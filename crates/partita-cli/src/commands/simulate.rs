@@ -79,7 +79,8 @@ pub fn simulate(args: &SimulateArgs, session: &Session, output: &mut Output) -> 
         let built = session.build_model(&model)?;
         Ok((session.price_of(&built)?, session.notes(&model, &built)))
     })?;
-    for note in session.config().note_on_price().into_iter().chain(note_on_cores(session)).chain(notes) {
+    let ranks = session.mesh().rank_count();
+    for note in session.config().notes_on_price(ranks).into_iter().chain(note_on_cores(session)).chain(notes) {
         output.note(note);
     }
     let (set, simulation) = match price {

@@ -84,6 +84,33 @@ fn a_pipeline_has_stages_a_timetable_and_bytes_of_its_edges() {
     assert_eq!(section(&report, "Mesh")["cells"].as_array().unwrap().len(), 2);
 }
 
+#[test]
+fn each_kind_of_device_has_its_roofline() {
+    let cluster = ["--cluster", "a100-80g:1x2+v100-32g:1x2", "--dtype", "bf16"];
+    let report = reported("pp=2,dp=2", &[&cluster[..], &["--microbatches", "2"]].concat());
+    let sections = report["sections"].as_array().unwrap();
+    let rooflines: Vec<&Value> =
+        sections.iter().filter(|section| section["body"]["kind"] == "roofline").collect();
+    let titles: Vec<&str> = rooflines.iter().map(|section| section["title"].as_str().unwrap()).collect();
+    assert_eq!(titles, ["Roofline of ranks 0,1", "Roofline of ranks 2,3"]);
+    // The data sheets: bf16 and bytes per second.
+    for (section, kind, flops_per_s, bytes_per_s) in
+        [(rooflines[0], "A100", 312e12, 2.039e12), (rooflines[1], "V100", 125e12, 9e11)]
+    {
+        let body = &section["body"];
+        assert!(section["about"].as_str().unwrap().contains(kind), "{section}");
+        assert_eq!((&body["flops_per_s"], &body["bytes_per_s"]), (&flops_per_s.into(), &bytes_per_s.into()));
+        for point in body["points"].as_array().unwrap() {
+            assert!(point["flops_per_s"].as_f64().unwrap() <= flops_per_s, "{point}");
+        }
+    }
+    let points = |section: &Value| section["body"]["points"].as_array().unwrap().len();
+    assert!(points(rooflines[0]) > 5 && points(rooflines[1]) > 5);
+    // Ranks of one device have one.
+    let report = reported("dp=2", &["--cluster", "a100-80g:1x2"]);
+    section(&report, "Roofline");
+}
+
 /// The step of a large model on many ranks is unfolded from a small one, which is shown whole. Its figures are those that
 /// `simulate` says; each slice runs a forward and a backward task for each microbatch and stage.
 #[test]

@@ -86,14 +86,41 @@ impl Mixed {
 }
 
 impl Config {
-    /// What a predicted price leaves out of the precision; nothing without matmuls in 8 bits.
-    pub fn note_on_price(&self) -> Option<String> {
-        let f8 = self.step.f8?;
-        Some(format!(
-            "matmuls in {} are priced as they run: operands are rounded to 8 bits and multiplied in {}, not by matrix \
-             units of 8 bits",
-            f8.name(),
-            self.train.dtype
-        ))
+    /// What a predicted price says of the precision: what it leaves out of matmuls in 8 bits, and devices among the first
+    /// ranks that have no matrix units for the type of matmuls, but for another one of as many bits.
+    pub fn notes_on_price(&self, ranks: usize) -> Vec<String> {
+        let of_f8 = self.step.f8.map(|f8| {
+            format!(
+                "matmuls in {} are priced as they run: operands are rounded to 8 bits and multiplied in {}, not by matrix \
+                 units of 8 bits",
+                f8.name(),
+                self.train.dtype
+            )
+        });
+        let slow = notes_on_halves(&self.cluster.of_first(ranks), self.matmul_dtype());
+        of_f8.into_iter().chain(slow).collect()
     }
+}
+
+/// The devices of a cluster on which matmuls in this type of half precision are slower than in the other one.
+pub(crate) fn notes_on_halves(cluster: &Cluster, dtype: DType) -> Vec<String> {
+    let other = match dtype {
+        DType::BF16 => DType::F16,
+        DType::F16 => DType::BF16,
+        _ => return Vec::new(),
+    };
+    let mut notes: Vec<String> = Vec::new();
+    for device in cluster.devices().filter(|device| device.peak(other) > device.peak(dtype)) {
+        let single = if device.peak(dtype) == device.peak(DType::F32) { ", that of f32" } else { "" };
+        let note = format!(
+            "on {}, matmuls in {dtype} run at {:.1} TFLOP/s{single}: {other} is {:.1} times faster",
+            device.kind,
+            device.peak(dtype) / 1e12,
+            device.peak(other) / device.peak(dtype)
+        );
+        if !notes.contains(&note) {
+            notes.push(note);
+        }
+    }
+    notes
 }

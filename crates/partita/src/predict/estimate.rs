@@ -13,10 +13,11 @@ mod folded;
 mod whole;
 
 use super::step::Bytes;
+use crate::config::notes_on_halves;
 use crate::cores::on_all_cores;
 use crate::session::Session;
 use folded::Folded;
-use partita_base::Result;
+use partita_base::{DType, Result};
 use partita_cost::Cluster;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use whole::Whole;
@@ -199,6 +200,21 @@ pub fn needs(session: &Session, most: usize, watch: &(dyn Fn(usize, usize) + Syn
     let found = on_all_cores(choices.len(), tell, |number| need(pricing, choices[number], cluster, most));
     let choices = found.into_iter().collect::<Result<Vec<Need>>>()?;
     Ok(Needs { parameters: pricing.parameters()?, batch: pricing.batch(), choices })
+}
+
+/// What a user may not expect of the element type of matmuls: half precision that is not bf16, or a slow type that the model
+/// has.
+pub fn notes(session: &Session) -> Vec<String> {
+    let cluster = &session.config().cluster;
+    let half = cluster.half();
+    match session.config().model.terms().dtype {
+        Some(dtype) if dtype != DType::F32 => notes_on_halves(cluster, dtype),
+        _ if half == DType::BF16 => Vec::new(),
+        _ => {
+            let why = notes_on_halves(cluster, DType::BF16);
+            why.into_iter().map(|why| format!("half precision is {half} here: {why}")).collect()
+        }
+    }
 }
 
 /// The lines of the table.

@@ -24,8 +24,15 @@ impl Bytes {
         self.parameters + self.gradients + self.optimizer_state + self.activations + self.communication
     }
 
-    /// Names and bytes.
-    pub fn by_kind(&self) -> [(&'static str, f64); 5] {
+    /// All of them in whole bytes.
+    pub fn whole(&self) -> u64 {
+        self.total().ceil() as u64
+    }
+
+    /// Names and whole bytes, which sum to [`Bytes::whole`]: each is what the sum up to it, rounded up, adds to the one
+    /// before.
+    pub fn by_kind(&self) -> [(&'static str, u64); 5] {
+        let mut sum = 0.0f64;
         [
             ("parameters", self.parameters),
             ("gradients", self.gradients),
@@ -33,6 +40,11 @@ impl Bytes {
             ("activations", self.activations),
             ("communication", self.communication),
         ]
+        .map(|(name, bytes)| {
+            let before = sum.ceil() as u64;
+            sum += bytes;
+            (name, sum.ceil() as u64 - before)
+        })
     }
 }
 
@@ -68,6 +80,24 @@ impl Forecast {
 
     /// What its ranks need beside what its devices hold.
     pub fn fill(&self) -> Fill {
-        self.tightest().map_or_else(Fill::default, |(bytes, limit)| Fill::new(bytes.total() as u64, limit))
+        self.tightest().map_or_else(Fill::default, |(bytes, limit)| Fill::new(bytes.whole(), limit))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_parts_add_up_to_the_whole() {
+        let bytes = Bytes {
+            parameters: 10.25,
+            gradients: 0.25,
+            optimizer_state: 20.75,
+            activations: 0.0,
+            communication: 7.5,
+        };
+        assert_eq!((bytes.total(), bytes.whole()), (38.75, 39));
+        assert_eq!(bytes.by_kind().map(|(_, part)| part), [11, 0, 21, 0, 7]);
     }
 }

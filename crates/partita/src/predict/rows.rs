@@ -4,7 +4,7 @@ use super::block::{BlockSpec, Recompute};
 use super::csv::{Csv, Row};
 use super::step::{AttentionKernel, Job, ParameterBytes};
 use crate::models::ModelSource;
-use partita_base::{DType, Diagnostic, Result};
+use partita_base::{Diagnostic, Result};
 use partita_cost::{Cluster, gpu};
 use partita_nn::optim::Optimizer;
 use partita_nn::{GptConfig, LlamaConfig, StepOptions};
@@ -199,7 +199,7 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
                 tp,
                 ep: 1,
                 rows: mbs,
-                dtype: DType::BF16,
+                dtype: cluster.half(),
                 sequence_parallel,
                 vocab_parallel: tp > 1,
                 recompute,

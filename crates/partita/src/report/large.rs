@@ -42,7 +42,7 @@ pub fn report(session: &Session, measured: &Measured) -> Result<Report> {
     let (stages, layers): (usize, usize) = (layers.len(), layers.iter().sum());
     let mut report =
         Report { title: super::title(session, measured), facts: facts(session, &large), ..Report::default() };
-    let figures = (large.forecast.seconds.step_s, large.forecast.fullest().total() as u64);
+    let figures = (large.forecast.seconds.step_s, large.forecast.fullest().whole());
     runs::compare(&mut report, &measured.runs, figures)?;
     let slices = session.mesh().slices(PIPELINE_AXIS);
     report.section(
@@ -168,9 +168,9 @@ fn mesh(session: &Session, slices: &[Slice], large: &LargeStep) -> Body {
     let cell = |group: std::ops::Range<usize>| {
         let bytes = large.forecast.stages[group.start];
         let ranks: Vec<usize> = slices[group.clone()].iter().flat_map(|slice| slice.ranks.clone()).collect();
-        let held = bytes.by_kind().into_iter().filter(|&(_, bytes)| bytes >= 1.0);
+        let held = bytes.by_kind().into_iter().filter(|&(_, bytes)| bytes > 0);
         let mut holds: Vec<String> =
-            held.map(|(kind, bytes)| format!("{kind} {}", format_bytes(bytes as u64))).collect();
+            held.map(|(kind, bytes)| format!("{kind} {}", format_bytes(bytes))).collect();
         holds.push(counted(layers[group.start].round() as usize, "layer"));
         let numbers: Vec<usize> = group.clone().collect();
         Cell {
@@ -218,8 +218,8 @@ fn memory(slices: &[Slice], large: &LargeStep) -> Body {
         let bytes = large.forecast.stages[group.start];
         let ranks: usize = slices[group.clone()].iter().map(|slice| slice.ranks.len()).sum();
         let numbers: Vec<usize> = group.collect();
-        let mut row = vec![rank_list(&numbers), ranks.to_string(), format_bytes(bytes.total() as u64)];
-        row.extend(bytes.by_kind().map(|(_, bytes)| format_bytes(bytes as u64)));
+        let mut row = vec![rank_list(&numbers), ranks.to_string(), format_bytes(bytes.whole())];
+        row.extend(bytes.by_kind().map(|(_, bytes)| format_bytes(bytes)));
         row
     };
     Body::Table { header, rows: groups(large).into_iter().map(row).collect() }

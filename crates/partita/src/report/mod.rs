@@ -114,8 +114,9 @@ fn details(
     let by_op = measured
         .profiled
         .map(|profiled| profile::rows(&profiled.recording, &config.cluster, By::Op, Sort::Time).0);
-    let (about, roofline) = tables::roofline(session, set, by_op.as_deref());
-    report.section("Roofline", about, roofline);
+    for (title, about, roofline) in tables::rooflines(session, set, by_op.as_deref()) {
+        report.section(&title, &about, roofline);
+    }
     if let Some(profiled) = measured.profiled {
         let about = "Means over the recorded steps; time is the sum over threads.";
         report.section("Predicted and measured", about, tables::compared(session, simulation, profiled));

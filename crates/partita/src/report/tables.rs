@@ -7,6 +7,7 @@ use crate::session::Session;
 use crate::stage_table::StageRow;
 use indexmap::IndexMap;
 use partita_base::{format_bytes, format_seconds as seconds};
+use partita_cost::Device;
 use partita_ir::Role;
 use partita_mesh::rank_list;
 use partita_program::{Action, Program, ProgramSet};
@@ -67,34 +68,58 @@ pub fn owners(program: &Program) -> Body {
     Body::Table { header: names(["buffer", "bytes", "share", "type"]), rows }
 }
 
-/// The ops under the roofline of the cluster's device: as they ran if the step was profiled, as predicted otherwise.
-pub fn roofline(session: &Session, set: &ProgramSet, by_op: Option<&[Row]>) -> (&'static str, Body) {
+/// The ops under the roofline of each kind of device, with the title and the description of each: as they ran if the step
+/// was profiled, as predicted for the ranks with this device otherwise. The roof is that of the fastest element type in
+/// which they compute.
+pub fn rooflines(session: &Session, set: &ProgramSet, by_op: Option<&[Row]>) -> Vec<(String, String, Body)> {
     let cluster = &session.config().cluster;
-    let device = cluster.device_of(0);
-    // (operations, bytes, seconds) by op.
-    let mut ops: IndexMap<String, (f64, f64, f64)> = IndexMap::new();
-    let about = match by_op {
-        Some(rows) => {
-            ops.extend(rows.iter().map(|row| (row.what.clone(), (row.flops, row.bytes, row.seconds))));
-            "Ops as they ran, on one thread each; the size of a circle is its share of the time. The lines are the peak of \
-             the cluster's device."
+    let mut devices: Vec<(&Device, Vec<usize>)> = Vec::new();
+    for (first, count) in cluster.runs(set.rank_count()) {
+        let device = cluster.device_of(first);
+        let ranks = first..first + count;
+        match devices.iter_mut().find(|(known, _)| *known == device) {
+            Some((_, own)) => own.extend(ranks),
+            None => devices.push((device, ranks.collect())),
         }
-        None => {
-            for program in &set.programs {
-                let device = cluster.device_of(program.rank());
-                for instruction in &program.instructions {
-                    let Action::Compute(compute) = &instruction.action else { continue };
-                    let work = work(program, compute);
-                    let (flops, bytes, seconds) = ops.entry(instruction.origin.what.clone()).or_default();
-                    *flops += work.flops;
-                    *bytes += work.bytes;
-                    *seconds += device.op_s(&work);
-                }
+    }
+    let of_kind = |(device, ranks): &(&Device, Vec<usize>)| {
+        let title = match devices.len() {
+            1 => "Roofline".to_string(),
+            _ => format!("Roofline of ranks {}", ranks_name(ranks)),
+        };
+        // (operations, bytes, seconds) by op.
+        let mut ops: IndexMap<String, (f64, f64, f64)> = IndexMap::new();
+        let mut roof = 0.0f64;
+        let is_own = |program: &&Program| program.ranks.iter().any(|rank| ranks.binary_search(rank).is_ok());
+        for program in set.programs.iter().filter(is_own) {
+            for instruction in &program.instructions {
+                let Action::Compute(compute) = &instruction.action else { continue };
+                let work = work(program, compute);
+                let (flops, bytes, seconds) = ops.entry(instruction.origin.what.clone()).or_default();
+                *flops += work.flops;
+                *bytes += work.bytes;
+                *seconds += device.op_s(&work);
+                roof = roof.max(device.peak(work.dtype));
             }
-            "Ops as predicted, with the efficiency curves of the cluster; the size of a circle is its share of the time. The \
-             lines are the peak of the cluster's device."
         }
+        let done = match by_op {
+            Some(rows) => {
+                ops = rows.iter().map(|row| (row.what.clone(), (row.flops, row.bytes, row.seconds))).collect();
+                "as they ran, of all ranks, on one thread each"
+            }
+            None => "as predicted, with the efficiency curves of the cluster",
+        };
+        let about = format!(
+            "Ops {done}; the size of a circle is its share of the time. The lines are the peaks of the cluster's device, {}.",
+            device.kind
+        );
+        (title, about, under(roof, device.memory_bytes_per_s, ops))
     };
+    devices.iter().map(of_kind).collect()
+}
+
+/// Ops, each with its operations, bytes and seconds, under a roofline.
+fn under(flops_per_s: f64, bytes_per_s: f64, ops: IndexMap<String, (f64, f64, f64)>) -> Body {
     let all: f64 = ops.values().map(|(_, _, seconds)| seconds).sum();
     let point = |(name, (flops, bytes, seconds)): (String, (f64, f64, f64))| Point {
         name,
@@ -102,9 +127,7 @@ pub fn roofline(session: &Session, set: &ProgramSet, by_op: Option<&[Row]>) -> (
         flops_per_s: flops / seconds.max(f64::MIN_POSITIVE),
         share: seconds / all.max(f64::MIN_POSITIVE),
     };
-    let points = ops.into_iter().map(point).collect();
-    let (flops_per_s, bytes_per_s) = (device.flops_per_s, device.memory_bytes_per_s);
-    (about, Body::Roofline { flops_per_s, bytes_per_s, points })
+    Body::Roofline { flops_per_s, bytes_per_s, points: ops.into_iter().map(point).collect() }
 }
 
 /// Predicted beside measured time of compute, by part of the step.

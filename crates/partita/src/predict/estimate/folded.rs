@@ -6,7 +6,7 @@ use crate::predict::block::{BlockSpec, Recompute};
 use crate::predict::small::not_folded;
 use crate::predict::step::{Job, ParameterBytes, Software};
 use crate::session::Session;
-use partita_base::{DType, Result};
+use partita_base::Result;
 use partita_nn::{Optimizer, StepOptions};
 use std::sync::{Mutex, PoisonError};
 
@@ -37,7 +37,7 @@ impl Folded<'_> {
             tp,
             ep: 1,
             rows,
-            dtype: DType::BF16,
+            dtype: self.session.config().cluster.half(),
             sequence_parallel: tp > 1,
             vocab_parallel: tp > 1,
             recompute: if recompute { Recompute::Layers } else { Recompute::Nothing },

@@ -34,7 +34,7 @@ impl Whole {
         let terms = session.config().model.terms();
         let batch = terms.rows.filter(|_| terms.are_rows_fixed);
         let dtype = terms.dtype.unwrap_or(DType::F32);
-        let narrow = (dtype == DType::F32).then_some(DType::BF16);
+        let narrow = (dtype == DType::F32).then(|| session.config().cluster.half());
         let session = session.clone().in_this_process().with_config(|config| {
             config.train.dtype = dtype;
             config.train.microbatches = 1;
