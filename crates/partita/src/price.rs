@@ -80,11 +80,15 @@ impl Session {
             return false;
         }
         let experts = self.config().model.experts().map_or(1, |experts| experts.count.max(1));
+        let squares = layers.saturating_mul(experts).max(layers * self.config().model.period());
+        self.is_long() || squares.saturating_mul(features).saturating_mul(features) > MOST_ELEMENTS
+    }
+
+    /// Whether the step has many layers, counted for each microbatch, or many ranks.
+    pub(crate) fn is_long(&self) -> bool {
+        let layers = self.config().model.stream().map_or(1, |[layers, ..]| layers);
         let blocks = layers * self.config().model.period();
-        let squares = layers.saturating_mul(experts).max(blocks);
-        blocks * self.config().train.microbatches > MOST_LAYERS
-            || squares.saturating_mul(features).saturating_mul(features) > MOST_ELEMENTS
-            || self.mesh().rank_count() > MOST_RANKS
+        blocks * self.config().train.microbatches > MOST_LAYERS || self.mesh().rank_count() > MOST_RANKS
     }
 
     /// The price of the step under the plan of the config.

@@ -39,7 +39,7 @@ pub use partita_ir::Offload;
 pub use passes::fuse::{Apart, Fusion, Why};
 pub use passes::head::{HeadCut, Whole};
 pub use passes::keep::Kept;
-pub use passes::overlap::{CollectiveMatmul, RingChoice};
+pub use passes::collective_matmul::{CollectiveMatmul, RingChoice};
 pub use passes::timing::{StageTasks, tasks_of_stages};
 pub use passes::{Lowering, PASSES, Pass, PassContext, find_pass};
 pub use program::{

@@ -537,6 +537,16 @@ impl Primitive {
             _ => None,
         }
     }
+
+    /// Whether a stage of a pipeline ends with the modules of the line.
+    pub fn ends_stage(&self) -> bool {
+        matches!(self, Primitive::PipelineSplit { .. })
+    }
+
+    /// Whether the line decides where stages of a pipeline end: one of them, or the number of their layers.
+    pub fn decides_stages(&self) -> bool {
+        self.ends_stage() || matches!(self, Primitive::Layers { .. })
+    }
 }
 
 fn indices(at: &[usize]) -> Option<Argument> {

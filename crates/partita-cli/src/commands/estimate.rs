@@ -7,7 +7,7 @@ use crate::output::events::Event;
 use crate::output::format::{bytes, short, table};
 use crate::run::answer;
 use partita::models::active_parameters;
-use partita::predict::estimate::{Fit, Need, RULE_BYTES, needs, notes};
+use partita::predict::estimate::{CONTEXT_BYTES, Fit, MOST_ROWS, Need, RULE_BYTES, needs, notes};
 use partita::session::Session;
 use partita_base::Result;
 use serde::Serialize;
@@ -58,8 +58,9 @@ pub struct Choice {
     pub rows_per_day: Option<f64>,
     /// Tokens a day with it, of a model of tokens.
     pub tokens_per_day: Option<f64>,
-    /// Bytes that are missing on each device at the largest count that was tried.
-    pub missing_bytes: Option<f64>,
+    /// Bytes that are missing on each device at the largest count that was tried, beside those of the process itself; 0
+    /// where it is host memory that is too small.
+    pub missing_bytes: Option<u64>,
 }
 
 impl Event for Estimate {
@@ -84,6 +85,8 @@ pub fn estimate(args: &EstimateArgs, session: &Session, output: &mut Output) -> 
     drop(working);
     let parameters = found.parameters;
     let rule_bytes = RULE_BYTES * parameters;
+    let missing =
+        |need: &Need| (need.least_bytes + CONTEXT_BYTES - cluster.memory_bytes() as f64).max(0.0).ceil() as u64;
     let choice = |need: &Need| {
         let fit = |figure: &dyn Fn(&Fit) -> f64| need.fewest.as_ref().map(figure);
         let parts = need.fewest.as_ref().map(|fit| fit.bytes.by_kind().map(|(_, bytes)| bytes));
@@ -99,7 +102,7 @@ pub fn estimate(args: &EstimateArgs, session: &Session, output: &mut Output) -> 
             rows: need.fewest.as_ref().map(|fit| fit.rows),
             rows_per_day: fit(&|fit| fit.rows_per_day),
             tokens_per_day: tokens.and_then(|tokens| fit(&|fit| fit.rows_per_day * tokens as f64)),
-            missing_bytes: need.fewest.is_none().then_some(need.least_bytes - cluster.memory_bytes() as f64),
+            missing_bytes: need.fewest.is_none().then(|| missing(need)),
         }
     };
     let result = Estimate {
@@ -110,15 +113,15 @@ pub fn estimate(args: &EstimateArgs, session: &Session, output: &mut Output) -> 
         active: active_parameters(session.config().model.as_ref())?,
         rule_bytes,
         // The rule counts memory as it is sold: a device of 40 GB holds 40 billion bytes.
-        rule_devices: (rule_bytes / ((cluster.memory_bytes() >> 30) as f64 * 1e9)).ceil() as usize,
+        rule_devices: (rule_bytes / (cluster.memory_bytes() as f64 / (1u64 << 30) as f64 * 1e9)).ceil() as usize,
         choices: found.choices.iter().map(choice).collect(),
     };
-    answer(&result, Estimate::text, output);
+    answer(&result, |result| result.text(tokens.is_some()), output);
     Ok(())
 }
 
 impl Estimate {
-    fn text(&self) -> String {
+    fn text(&self, is_folded: bool) -> String {
         let maybe = |text: Option<String>| text.unwrap_or_else(|| "-".to_string());
         let size = |number: Option<u64>| maybe(number.map(bytes));
         let row = |choice: &Choice| {
@@ -133,11 +136,10 @@ impl Estimate {
                 size(choice.workspace_bytes),
                 maybe(choice.rows.map(|rows| rows.to_string())),
                 maybe(choice.tokens_per_day.or(choice.rows_per_day).map(short)),
-                maybe(
-                    choice
-                        .missing_bytes
-                        .map(|missing| format!("{} too little", bytes(missing.max(0.0) as u64))),
-                ),
+                maybe(choice.missing_bytes.map(|missing| match missing {
+                    0 => "too little host memory".to_string(),
+                    missing => format!("{} too little", bytes(missing)),
+                })),
             ]
         };
         let has_tokens = self.choices.iter().any(|choice| choice.tokens_per_day.is_some());
@@ -162,16 +164,19 @@ impl Estimate {
         );
         text += &table(&head, &self.choices.iter().map(row).collect::<Vec<_>>());
         text += &format!(
-            "\nrule of thumb, 12 GB for a billion parameters: {:.0} GB, {} devices. It counts 4 bytes each for parameters,\n\
+            "\nrule of thumb, 12 GB for a billion parameters: {:.0} GB, {} device{}. It counts 4 bytes each for parameters,\n\
              gradients and one state: right for fsdp with lion and full recomputation. AdamW needs 16 GB, and activations\n\
-             come on top. devices: the fewest, of 1, 2, 4, ..; rows: {}.\n",
+             come on top. devices: the fewest, of 1, 2, 4, ..; rows: {}.\n\
+             state: parameters, gradients and optimizer states when the step of one row is fullest{}.\n",
             self.rule_bytes / 1e9,
             self.rule_devices,
+            if self.rule_devices == 1 { "" } else { "s" },
             match self.batch {
-                None => "the largest microbatch of a device there, up to 64".to_string(),
+                None => format!("the largest microbatch that fits a device there, up to {MOST_ROWS}"),
                 Some(batch) =>
                     format!("the share of a device in the batch, which the model fixes at {batch}"),
-            }
+            },
+            if is_folded { "" } else { "; gradients that\nare not there at that moment do not count, so that more states may come with fewer of them" }
         );
         text
     }

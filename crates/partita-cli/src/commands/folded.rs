@@ -55,17 +55,6 @@ pub(crate) fn answer_folded(session: &Session, forecast: &Forecast, output: &mut
     let ranks = mesh.rank_count() as f64;
     let cluster = config.cluster.of_first(mesh.rank_count());
     let peak = cluster.peak(mesh.rank_count(), config.matmul_dtype());
-    let slices = mesh.slices(PIPELINE_AXIS);
-    let kinds = |slice: &Slice| {
-        let mut kinds: Vec<String> = Vec::new();
-        for &rank in &slice.ranks {
-            let kind = &cluster.device_of(rank).kind;
-            if !kinds.contains(kind) {
-                kinds.push(kind.clone());
-            }
-        }
-        kinds.join(", ")
-    };
     let tokens = config.model.stream().map_or(1, |[_, tokens, _]| tokens);
     let step_s = forecast.seconds.step_s;
     let fullest = forecast.fill();
@@ -83,10 +72,58 @@ pub(crate) fn answer_folded(session: &Session, forecast: &Forecast, output: &mut
         slices: forecast.stages.iter().map(|bytes| bytes.by_kind().into_iter().collect()).collect(),
         peak_bytes: fullest.bytes,
         exceeds_bytes: fullest.bytes as i64 - fullest.limit as i64,
-        devices: if cluster.is_mixed() { slices.iter().map(kinds).collect() } else { Vec::new() },
+        devices: devices_of_slices(session),
     };
     let stages = forecast.stages.clone();
     answer(&result, |result| result.text(&stages), output);
+}
+
+/// The kinds of devices of each slice of the pipeline, if the cluster has several.
+fn devices_of_slices(session: &Session) -> Vec<String> {
+    let mesh = session.mesh();
+    let cluster = session.config().cluster.of_first(mesh.rank_count());
+    let kinds = |slice: &Slice| {
+        let mut kinds: Vec<String> = Vec::new();
+        for &rank in &slice.ranks {
+            let kind = &cluster.device_of(rank).kind;
+            if !kinds.contains(kind) {
+                kinds.push(kind.clone());
+            }
+        }
+        kinds.join(", ")
+    };
+    if cluster.is_mixed() { mesh.slices(PIPELINE_AXIS).iter().map(kinds).collect() } else { Vec::new() }
+}
+
+/// The bytes of one rank of each slice of a forecast as a table.
+pub(crate) fn memory_table(session: &Session, forecast: &Forecast) -> String {
+    memory_of_slices(&forecast.stages, &devices_of_slices(session))
+}
+
+/// A table of the bytes of one rank of each slice, with their devices if they have several kinds. Slices with equal memory
+/// share a row.
+fn memory_of_slices(stages: &[Bytes], devices: &[String]) -> String {
+    let is_mixed = !devices.is_empty();
+    let mut head = vec!["slice"];
+    head.extend(is_mixed.then_some("device"));
+    head.push("memory");
+    head.extend(Bytes::default().by_kind().map(|(name, _)| name));
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let mut from = 0;
+    for (slice, of) in stages.iter().enumerate() {
+        let is_like_next = |next: &Bytes| next == of && devices.get(slice) == devices.get(slice + 1);
+        if stages.get(slice + 1).is_some_and(is_like_next) {
+            continue;
+        }
+        let name = if from == slice { slice.to_string() } else { format!("{from}-{slice}") };
+        let mut row = vec![name];
+        row.extend(is_mixed.then(|| devices[slice].clone()));
+        row.push(bytes(of.whole()));
+        row.extend(of.by_kind().map(|(_, size)| bytes(size)));
+        rows.push(row);
+        from = slice + 1;
+    }
+    table(&head, &rows)
 }
 
 /// The parameters of a model, and those that a token uses.
@@ -110,29 +147,7 @@ impl Folded {
             100.0 * self.bubble,
             seconds(self.exposed_s)
         );
-        let is_mixed = !self.devices.is_empty();
-        let mut head = vec!["slice"];
-        head.extend(is_mixed.then_some("device"));
-        head.push("memory");
-        head.extend(Bytes::default().by_kind().map(|(name, _)| name));
-        let mut rows: Vec<Vec<String>> = Vec::new();
-        let mut from = 0;
-        for (slice, of) in stages.iter().enumerate() {
-            // Slices with equal memory share a row.
-            let is_like_next =
-                |next: &Bytes| next == of && self.devices.get(slice) == self.devices.get(slice + 1);
-            if stages.get(slice + 1).is_some_and(is_like_next) {
-                continue;
-            }
-            let name = if from == slice { slice.to_string() } else { format!("{from}-{slice}") };
-            let mut row = vec![name];
-            row.extend(is_mixed.then(|| self.devices[slice].clone()));
-            row.push(bytes(of.whole()));
-            row.extend(of.by_kind().map(|(_, size)| bytes(size)));
-            rows.push(row);
-            from = slice + 1;
-        }
-        text += &table(&head, &rows);
+        text += &memory_of_slices(stages, &self.devices);
         text += "TFLOP/s: model FLOPs, which are those of the step on one device, without recomputation or replicated work\n";
         if self.exceeds_bytes > 0 {
             text += &format!(

@@ -1,6 +1,7 @@
 //! `partita show`: the model, where it lives on the mesh, its plan, and what memory each rank needs.
 
 use crate::cli::{PlanForm, ShowArgs};
+use crate::commands::folded;
 use crate::commands::lower::stage;
 use crate::output::Output;
 use crate::output::events::Event;
@@ -8,6 +9,7 @@ use crate::output::format::{bytes, table};
 use crate::run;
 use partita::config::Config;
 use partita::keys::Key;
+use partita::listing::Listing;
 use partita::memory::{Memory, memory};
 use partita::models::ModelKinds;
 use partita::session::Session;
@@ -16,6 +18,7 @@ use partita_base::{Diagnostic, Result};
 use partita_cost::Cluster;
 use partita_ir::Role;
 use partita_mesh::rank_list;
+use partita_pipeline::Timetable;
 use partita_program::ProgramSet;
 use partita_schedule::{Built, Plan, Stage};
 use serde::Serialize;
@@ -37,12 +40,20 @@ pub fn show(args: &ShowArgs, output: &mut Output) -> Result<()> {
     })?;
     let session = run::session(config, args.flags.overrides()?, output)?;
     let text = output.during("planning the step", || match (args.form, args.stage) {
-        (Some(form), _) => Ok(plan_text(&session.build()?.plan, form)),
+        (Some(form), _) => Ok(plan_text(&plan(&session)?, form)),
         (None, Some(of)) => stage(&session, &session.build()?, of, 0),
         (None, None) => overview(&session),
     })?;
     output.text(text);
     Ok(())
+}
+
+/// The plan of the step; that of a large one without building all of it.
+fn plan(session: &Session) -> Result<Plan> {
+    Ok(match session.listing()? {
+        Some(Listing { built, .. }) => built.plan,
+        None => session.build()?.plan,
+    })
 }
 
 /// The keys of configs.
@@ -110,27 +121,52 @@ pub fn plan_text(plan: &Plan, form: PlanForm) -> String {
     }
 }
 
-/// Everything: mesh, parameters and their layouts, plan, memory by rank, notes.
+/// Everything: mesh, parameters and their layouts, plan, memory by rank, notes. Of a large step, memory is that of the slices
+/// of the mesh, as it is predicted.
 pub fn overview(session: &Session) -> Result<String> {
-    let (mesh, model) = (session.mesh(), session.model()?);
-    let built = session.build_model(&model)?;
-    let set = session.lower(&built)?;
-    let name = session.config().model.name();
-    let mut text = format!("model {name} on mesh {mesh} ({} ranks)\n\n", mesh.rank_count());
-    text += &parameters(&built);
-    let lines = built.plan.to_dict_toml();
-    let nothing = "[plan]\n# no lines: only the batch is sharded\n";
-    let _ = write!(text, "\n{}\n", if built.plan.entries.is_empty() { nothing } else { &lines });
-    text += &stages_text(&built)?;
-    text += &memory_table(&set, &session.config().cluster);
-    let notes = session.notes(&model, &built);
+    let (parts, notes, of) = match session.listing()? {
+        Some(listing) => {
+            let stages = listing.stages();
+            let text = plan_and_parameters(session, &listing.built)
+                + &stages_text(&listing.built, &stages, Some(&listing.large.timetable))?
+                + &folded::memory_table(session, &listing.large.forecast)
+                + "memory: of the fullest rank of each slice, as `partita simulate` predicts it from a few layers\n";
+            let few = listing.session.config().train.microbatches;
+            (text, listing.session.notes(&listing.model, &listing.built), few)
+        }
+        None => {
+            let model = session.model()?;
+            let built = session.build_model(&model)?;
+            let set = session.lower(&built)?;
+            let text = plan_and_parameters(session, &built)
+                + &stages_text(&built, &stage_table(&built), built.timetable.as_ref())?
+                + &memory_table(&set, &session.config().cluster);
+            (text, session.notes(&model, &built), session.config().train.microbatches)
+        }
+    };
+    let of = match of == session.config().train.microbatches {
+        true => String::new(),
+        false => format!(" of {of} microbatches"),
+    };
+    let mut text = parts;
     for note in &notes {
-        let _ = write!(text, "\nnote: {note}");
+        let _ = write!(text, "\nnote{of}: {note}");
     }
     if !notes.is_empty() {
         text.push('\n');
     }
     Ok(text)
+}
+
+/// The mesh, the parameters with their layouts, the plan.
+fn plan_and_parameters(session: &Session, built: &Built) -> String {
+    let (mesh, name) = (session.mesh(), session.config().model.name());
+    let mut text = format!("model {name} on mesh {mesh} ({} ranks)\n\n", mesh.rank_count());
+    text += &parameters(built);
+    let lines = built.plan.to_dict_toml();
+    let nothing = "[plan]\n# no lines: only the batch is sharded\n";
+    let _ = write!(text, "\n{}\n", if built.plan.entries.is_empty() { nothing } else { &lines });
+    text
 }
 
 /// The parameters as a tree of modules: global shape, layout, the shapes ranks hold, bytes of the largest.
@@ -213,15 +249,14 @@ fn extents(shape: &[usize]) -> String {
 ///
 /// # Errors
 /// E461, as [`partita_pipeline::Timetable::times`].
-pub fn stages_text(built: &Built) -> Result<String> {
-    let Some(timetable) = &built.timetable else { return Ok(String::new()) };
-    let stages = stage_table(built);
+fn stages_text(built: &Built, stages: &[StageRow], timetable: Option<&Timetable>) -> Result<String> {
+    let Some(timetable) = timetable.filter(|_| built.timetable.is_some()) else { return Ok(String::new()) };
     let part = part_name(built);
     let mut header = vec![part, "mesh", "ranks", "parameters", "forward", "activations held", "modules"];
     let mut rows: Vec<Vec<String>> = stages.iter().map(stage_row).collect();
     if part == "slice" {
         header.insert(1, "stages");
-        rows.iter_mut().zip(&stages).for_each(|(row, of)| row.insert(1, rank_list(&of.stages)));
+        rows.iter_mut().zip(stages).for_each(|(row, of)| row.insert(1, rank_list(&of.stages)));
     }
     let mut text = table(&header, &rows);
     for row in stages.iter().filter(|row| !row.because.is_empty()) {

@@ -92,6 +92,46 @@ fn show_tells_layouts_plan_and_memory() {
     assert!(line("0,1,2,3").contains("KiB"), "ranks alike share a row");
 }
 
+/// A step beyond the bound is shown from fewer microbatches: all but times and memory is as of the whole one, and a rank has
+/// the same parameters.
+#[test]
+fn a_large_step_is_shown_as_a_small_one() {
+    let shown = |microbatches: usize| {
+        let more = [
+            "model.layers=4".to_string(),
+            "model.dim=32".to_string(),
+            "model.heads=2".to_string(),
+            format!("train.batch={}", 2 * microbatches),
+            format!("train.microbatches={microbatches}"),
+        ];
+        let session = session("pp=2,dp=2", &more.each_ref().map(String::as_str));
+        (session.listing().unwrap(), show::overview(&session).unwrap())
+    };
+    let ((none, whole), (listing, large)) = (shown(8), shown(32));
+    let listing = listing.unwrap();
+    assert!(none.is_none() && listing.session.config().train.microbatches == 2);
+    let until = |text: &str, end: &str| text[..text.find(end).unwrap()].to_string();
+    assert_eq!(until(&whole, "forward"), until(&large, "forward"));
+    // Four times the work, as many activations in flight, as `1F1B` keeps them.
+    let row = |text: &str| -> Vec<String> {
+        let line = text.lines().find(|line| line.starts_with("0 ") && line.contains("flop")).unwrap();
+        line.split_whitespace().map(str::to_string).collect()
+    };
+    let (one, four) = (row(&whole), row(&large));
+    let flops = |row: &[String]| row[4].parse::<f64>().unwrap();
+    assert!((flops(&four) / flops(&one) / 4.0 - 1.0).abs() < 1e-3, "{one:?} {four:?}");
+    assert_eq!(one[6..], four[6..]);
+    // The bytes of a rank of the first slice: parameters are exact, the peak nearly.
+    let cells = |text: &str, head: &str, row: &str| -> Vec<String> {
+        let table = &text[text.find(head).unwrap()..];
+        let line = table.lines().find(|line| line.starts_with(row)).unwrap();
+        line.split("  ").filter(|cell| !cell.is_empty()).map(|cell| cell.trim().to_string()).collect()
+    };
+    let (exact, predicted) = (cells(&whole, "memory of rank", "0,1"), cells(&large, "slice", "0"));
+    assert_eq!(exact[1], predicted[2], "{exact:?} {predicted:?}");
+    assert!(large.contains("as `partita simulate` predicts it"), "{large}");
+}
+
 #[test]
 fn a_shown_plan_is_a_plan_again() {
     let built = session("tp=2", &[]).build().unwrap_or_else(|error| panic!("{error}"));

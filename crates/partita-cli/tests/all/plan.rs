@@ -232,7 +232,7 @@ fn a_cluster_of_two_devices_says_what_each_of_them_does() {
         "--microbatches",
         "8",
         "--dtype",
-        "bf16",
+        "f16",
         "--cluster",
         "a100-80g:1x2+v100-32g:1x2",
     ];
@@ -243,4 +243,53 @@ fn a_cluster_of_two_devices_says_what_each_of_them_does() {
     assert_eq!(folded["devices"].as_array().unwrap().len(), 2);
     let error = partita(&["simulate", "gpt", "--cluster", "a100-80g:1x8+v100-32g:1x4"]);
     assert!(String::from_utf8_lossy(&error.stderr).contains("E471"));
+}
+
+/// Bytes are whole numbers: those of the kinds sum to the peak, and `plan` says the same ones for its own plan.
+#[test]
+fn bytes_of_a_folded_step_are_whole_numbers() {
+    let place = Place::of(env!("CARGO_BIN_EXE_partita"));
+    let file = place.path("found.toml");
+    let path = file.to_str().unwrap();
+    let of = ["--cluster", "a100-80g:1x8", "--batch", "48", "--dtype", "bf16", "--mesh", "pp=2,fsdp=3"];
+    let event = found(&[&["plan", "gpt2-124m"], &of[..], &["--microbatches", "8", "--out", path]].concat());
+    let planned = event["candidates"][0]["bytes"].as_u64().unwrap();
+    let best = event["candidates"][0]["flags"].as_str().unwrap();
+    let flags: Vec<&str> = best.split_whitespace().collect();
+    let more = ["--json", "--plan", path, "--cluster", "a100-80g:1x8", "--batch", "48", "--dtype", "bf16"];
+    let run = partita(&[&["simulate", "gpt2-124m"], &flags[..], &more].concat());
+    assert_eq!(run.status.code(), Some(0), "{}", String::from_utf8_lossy(&run.stderr));
+    let lines = String::from_utf8(run.stdout).unwrap();
+    let events = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let simulated = events.into_iter().find(|event| event["event"] == "simulate").unwrap();
+    let peak = simulated["peak_bytes"].as_u64().unwrap();
+    assert_eq!(peak, planned);
+    assert_eq!(simulated["exceeds_bytes"].as_i64().unwrap(), peak as i64 - (80 << 30));
+    let sum = |slice: &Value| slice.as_object().unwrap().values().map(|of| of.as_u64().unwrap()).sum::<u64>();
+    let slices = simulated["slices"].as_array().unwrap();
+    assert_eq!(slices.iter().map(sum).max(), Some(peak));
+}
+
+/// V100 has matrix units for f16 alone; a rank without one says nothing.
+#[test]
+fn a_type_without_matrix_units_is_told_once() {
+    let noted = |arguments: &[&str], what: &str| -> usize {
+        let run = partita(arguments);
+        assert_eq!(run.status.code(), Some(0), "{}", String::from_utf8_lossy(&run.stderr));
+        String::from_utf8_lossy(&run.stderr).lines().filter(|line| line.contains(what)).count()
+    };
+    let note = "matmuls in bf16 run at 15.7 TFLOP/s, that of f32: f16 is 8.0 times faster";
+    let v100 = ["--cluster", "v100-16g:1x2", "--mesh", "dp=2"];
+    let both = ["--cluster", "a100-80g:1x2+v100-16g:1x2", "--mesh", "dp=2"];
+    for (command, at, dtype, times) in [
+        ("simulate", v100, "bf16", 1),
+        ("plan", v100, "bf16", 1),
+        ("simulate", v100, "f16", 0),
+        ("simulate", both, "bf16", 0),
+    ] {
+        let arguments = [&[command, "gpt"][..], &at, &["--dtype", dtype]].concat();
+        assert_eq!(noted(&arguments, note), times, "{arguments:?}");
+    }
+    assert_eq!(noted(&["estimate", "gpt", "--cluster", "v100-16g"], "half precision is f16 here"), 1);
+    assert_eq!(noted(&["estimate", "gpt", "--cluster", "a100-80g"], "half precision"), 0);
 }

@@ -363,7 +363,7 @@ fn splits(session: &Session, guess: &Guess, stages: &EvenStages) -> Option<Plan>
     let Guess { mesh, layer, plan, microbatches, job, .. } = guess;
     let cluster = &session.config().cluster;
     let kinds = cluster.kinds_of_slices(mesh, PIPELINE_AXIS);
-    let is_split = |entry: &Entry| matches!(entry.primitive, Primitive::PipelineSplit { .. });
+    let is_split = |entry: &Entry| entry.primitive.ends_stage();
     if kinds.iter().all(|kind| *kind == kinds[0]) || plan.entries.iter().any(is_split) {
         return None;
     }
@@ -409,8 +409,7 @@ impl EvenStages {
 
     /// The first and the last block of each of so many stages under a plan.
     fn of(&self, count: usize, plan: &Plan) -> Result<Ends> {
-        let splits =
-            plan.entries.iter().filter(|entry| matches!(entry.primitive, Primitive::PipelineSplit { .. }));
+        let splits = plan.entries.iter().filter(|entry| entry.primitive.ends_stage());
         let key = (count, splits.map(|entry| entry.modules.clone()).collect::<Vec<String>>());
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(stages) = known.get(&key) {

@@ -63,9 +63,7 @@ pub(crate) fn recomputed(forward: &Graph) -> Vec<String> {
 
 /// A plan without the ends of stages that a search found.
 pub(super) fn without_splits(plan: &Plan) -> Plan {
-    let is_own_split = |entry: &Entry| {
-        entry.origin == "planner" && matches!(entry.primitive, Primitive::PipelineSplit { .. })
-    };
+    let is_own_split = |entry: &Entry| entry.origin == "planner" && entry.primitive.ends_stage();
     Plan { entries: plan.entries.iter().filter(|entry| !is_own_split(entry)).cloned().collect() }
 }
 

@@ -84,9 +84,7 @@ impl<'a> Divider<'a> {
         searches: &'a Searches,
         devices: usize,
     ) -> Option<Divider<'a>> {
-        let decides = |entry: &Entry| {
-            matches!(entry.primitive, Primitive::PipelineSplit { .. } | Primitive::Layers { .. })
-        };
+        let decides = |entry: &Entry| entry.primitive.decides_stages();
         let blocks = blocks(&model.forward);
         let order = &session.config().train.timetable;
         let runs_slices = order.slice_of_stage(2).is_ok_and(|slices| slices.len() == 2);

@@ -270,9 +270,7 @@ impl<'a> Trial<'a> {
     /// Refuses more stages than the model has blocks, before anything is searched.
     fn check_stages(&self) -> Result<()> {
         let slices = self.session.mesh().axis_named(PIPELINE_AXIS).map_or(1, |axis| axis.size);
-        let decides = |entry: &Entry| {
-            matches!(entry.primitive, Primitive::PipelineSplit { .. } | Primitive::Layers { .. })
-        };
+        let decides = |entry: &Entry| entry.primitive.decides_stages();
         let is_cut_evenly = is_free(self.pins) && !self.pins.entries.iter().any(decides);
         if slices == 1 || !is_cut_evenly || self.model.is_step() {
             return Ok(());

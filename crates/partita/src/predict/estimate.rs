@@ -141,10 +141,10 @@ pub struct Needs {
 pub const RULE_BYTES: f64 = 12.0;
 
 /// What a process takes beside its tensors: context, kernels, buffers of collectives.
-const CONTEXT_BYTES: f64 = 0.8e9;
+pub const CONTEXT_BYTES: f64 = 0.8e9;
 
 /// The most rows of a device that are tried.
-const MOST_ROWS: usize = 64;
+pub const MOST_ROWS: usize = 1 << 16;
 
 /// A step under a choice.
 #[derive(Clone, Copy, PartialEq, Debug)]

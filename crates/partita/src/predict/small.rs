@@ -280,8 +280,7 @@ pub(super) fn period_and_before(model: &Arc<dyn ModelSource>) -> Result<[usize; 
 
 /// The plan with stages of so many layers in place of its own.
 fn staged(plan: &Plan, blocks: &Blocks, layers: &[usize]) -> Result<Plan> {
-    let is_split = |primitive: &Primitive| matches!(primitive, Primitive::PipelineSplit { .. });
-    let kept = plan.entries.iter().filter(|entry| !is_split(&entry.primitive)).cloned();
+    let kept = plan.entries.iter().filter(|entry| !entry.primitive.ends_stage()).cloned();
     let mut plan = Plan { entries: kept.collect() };
     // Layers before those that repeat are on the first stage.
     let mut end = blocks.before;

@@ -5,7 +5,7 @@ use super::small::{MICROBATCHES, Small, splits_backward};
 use crate::session::Session;
 use partita_base::Result;
 use partita_cost::Cluster;
-use partita_schedule::{Entry, PIPELINE_AXIS, Plan, Primitive};
+use partita_schedule::{Entry, PIPELINE_AXIS, Plan};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,9 +26,8 @@ impl SmallSteps {
         mesh.axes.retain(|axis| axis.name != PIPELINE_AXIS);
         let (microbatches, rows) = (config.train.microbatches, rows_of_microbatch(session)?);
         // Small steps do not depend on where the stages of the large one end.
-        let is_split = |entry: &&Entry| matches!(entry.primitive, Primitive::PipelineSplit { .. });
         let lines: Option<Vec<&Entry>> =
-            plan.map(|plan| plan.entries.iter().filter(|entry| !is_split(entry)).collect());
+            plan.map(|plan| plan.entries.iter().filter(|entry| !entry.primitive.ends_stage()).collect());
         let key = format!(
             "{stages} {mesh} {:?} {rows} {} {} {} {lines:?}",
             clusters

@@ -218,18 +218,23 @@ fn given_lines_are_judged() {
 /// Stages are named by the first and the last of the numbered blocks, whatever else is named after them.
 #[test]
 fn stages_are_named_by_their_blocks() {
-    let of = |found: &AutoPlan| found.best.stages.clone();
     let named = |names: &[(&str, &str)]| -> Vec<(String, String)> {
         names.iter().map(|(first, last)| (first.to_string(), last.to_string())).collect()
     };
-    let f8 = session("gpt", "pp=2", &["train.precision='f8-delayed'"]);
-    let found = f8.auto_plan(&f8.model().unwrap(), f8.mesh()).unwrap();
-    assert_eq!(of(&found), named(&[("layers.0", "layers.0"), ("layers.1", "layers.1")]));
+    // Angles of rotary embeddings follow from constants, so both stages of a Llama compute them; they are of the first layer.
+    for (model, more) in [("gpt", &["train.precision='f8-delayed'"][..]), ("llama", &[])] {
+        let session = session(model, "pp=2", more);
+        let found = session.auto_plan(&session.model().unwrap(), session.mesh()).unwrap();
+        for candidate in candidates(&found) {
+            let expected = named(&[("layers.0", "layers.0"), ("layers.1", "layers.1")]);
+            assert_eq!(candidate.stages, expected, "{model}: {}", candidate.source);
+        }
+    }
     // Two layers with and without experts repeat together.
     let experts = large("gshard-moe-1.3b", &["cluster.memory_bytes=8000000000000"]);
     let mesh = Mesh::parse("dp=8", None).unwrap();
     let found = experts.auto_plan_over(None, &[mesh], Freedom::default(), &|_| {}).unwrap();
-    assert_eq!(of(&found), named(&[("layers.0", "layers.15")]));
+    assert_eq!(found.best.stages, named(&[("layers.0", "layers.15")]));
 }
 
 /// A line that says nothing about layouts joins every candidate. Where layers of the search have different layouts, all

@@ -111,18 +111,6 @@ fn slices_of_different_sizes_that_do_not_pay_say_so() {
     }
 }
 
-/// Angles of rotary embeddings follow from constants, so both stages compute them; they are of the first layer all the same.
-#[test]
-fn stages_name_the_blocks_that_they_run() {
-    let overrides = ["model.layers=2", "model.dim=32", "model.heads=4", "mesh.shape='pp=2'", "train.batch=4"];
-    let session = Session::load("llama", &overrides.map(str::to_string)).unwrap();
-    let found = session.auto_plan(&session.model().unwrap(), session.mesh()).unwrap();
-    let of = |layer: usize| (format!("layers.{layer}"), format!("layers.{layer}"));
-    for candidate in [&found.best].into_iter().chain(&found.others) {
-        assert_eq!(candidate.stages, [of(0), of(1)], "{}", candidate.source);
-    }
-}
-
 /// A cluster whose ranks from this one on are half as fast as the others.
 fn half_as_fast(first: usize) -> Vec<String> {
     let fast = ["name=a100-8", "flops_per_s=2e11", "flops_per_s_by_type={}", "memory_bytes_per_s=1e12"];

@@ -56,7 +56,7 @@ fn data_parallel() {
 /// Gradients of large layers, whose exchange the backward pass does not hide.
 #[test]
 fn exposed_exchange() {
-    let large = ["model.dim=1024", "model.heads=8", "train.dtype=bf16", "cluster.name=v100-16g:8x2"];
+    let large = ["model.dim=1024", "model.heads=8", "train.dtype=f16", "cluster.name=v100-16g:8x2"];
     check("gpt", "dp=8", &[[6, 1], [3, 4]], &large);
     check("gpt", "fsdp=8", &[[6, 1]], &large);
     check("gpt", "dp=8", &[[6, 2]], &[&large[..], &["plan.\"**\"=\"zero1\""]].concat());

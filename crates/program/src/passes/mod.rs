@@ -8,6 +8,7 @@
 
 pub(crate) mod accumulate;
 pub(crate) mod bucket;
+pub(crate) mod collective_matmul;
 pub(crate) mod emit;
 pub(crate) mod fuse;
 pub(crate) mod head;
@@ -16,7 +17,6 @@ pub(crate) mod memory;
 mod occupied;
 pub(crate) mod offload;
 pub(crate) mod order;
-pub(crate) mod overlap;
 pub(crate) mod pause;
 pub(crate) mod repeat;
 pub(crate) mod scratch;
@@ -28,6 +28,7 @@ use crate::program::{Program, ProgramSet};
 use crate::ranks::Classes;
 use crate::{LowerOptions, RegionTarget};
 use bucket::{Bucket, BucketClass};
+use collective_matmul::{CollectiveMatmul, RingChoice};
 use fuse::{Fusion, Step};
 use head::HeadCut;
 use order::Item;
@@ -114,7 +115,7 @@ pub const PASSES: &[Pass] = &[
         run: |mut lowering, context| {
             let graphs = std::mem::take(&mut lowering.graphs);
             lowering.graphs =
-                overlap::overlap(graphs, &lowering.classes, &context.options.collective_matmul)?;
+                collective_matmul::as_rings(graphs, &lowering.classes, &context.options.collective_matmul)?;
             Ok(lowering)
         },
     },
@@ -395,8 +396,8 @@ impl Lowering {
     }
 
     /// The collectives around matmuls that the cost model compares with rings.
-    pub(crate) fn priced_rings(&self, choice: &overlap::CollectiveMatmul) -> Vec<overlap::RingChoice> {
-        overlap::priced(&self.graphs, &self.classes, choice)
+    pub(crate) fn priced_rings(&self, choice: &CollectiveMatmul) -> Vec<RingChoice> {
+        collective_matmul::priced(&self.graphs, &self.classes, choice)
     }
 
     fn rewritten(mut self, pass: impl FnOnce(Vec<Graph>) -> Result<Vec<Graph>>) -> Result<Lowering> {

@@ -92,7 +92,7 @@ enum Ring {
 ///
 /// # Errors
 /// What building nodes says.
-pub(crate) fn overlap(
+pub(crate) fn as_rings(
     graphs: Vec<Graph>,
     classes: &Classes,
     choice: &CollectiveMatmul,
