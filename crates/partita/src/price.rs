@@ -20,7 +20,7 @@ use partita_simulate::{ClassRun, Simulation, simulate};
 /// Layers times microbatches beyond which a step is folded.
 pub(crate) const MOST_LAYERS: usize = 64;
 /// Ranks beyond which a step is folded.
-const MOST_RANKS: usize = 64;
+const MOST_RANKS: usize = 16;
 /// Layers times the square of their features beyond which a step is folded: a twelfth of the parameters of a transformer.
 /// Every expert counts as a layer, and so does each block of an encoder and a decoder.
 const MOST_ELEMENTS: usize = 1 << 25;

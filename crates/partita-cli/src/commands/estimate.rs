@@ -7,7 +7,7 @@ use crate::output::events::Event;
 use crate::output::format::{bytes, short, table};
 use crate::run::answer;
 use partita::models::active_parameters;
-use partita::predict::estimate::{CONTEXT_BYTES, Fit, MOST_ROWS, Need, RULE_BYTES, needs, notes};
+use partita::predict::estimate::{CONTEXT_BYTES, Fit, Need, RULE_BYTES, needs, notes};
 use partita::session::Session;
 use partita_base::Result;
 use serde::Serialize;
@@ -23,6 +23,8 @@ pub struct Estimate {
     pub parameters: f64,
     /// Rows of its batch, if it has no other.
     pub batch: Option<usize>,
+    /// The most rows of a microbatch that were tried.
+    pub most_rows: usize,
     /// Those that a token uses, of a model with experts.
     pub active: Option<f64>,
     /// Bytes by the rule of thumb, over all devices.
@@ -110,6 +112,7 @@ pub fn estimate(args: &EstimateArgs, session: &Session, output: &mut Output) -> 
         memory_bytes: cluster.memory_bytes(),
         parameters,
         batch: found.batch,
+        most_rows: found.most_rows,
         active: active_parameters(session.config().model.as_ref())?,
         rule_bytes,
         // The rule counts memory as it is sold: a device of 40 GB holds 40 billion bytes.
@@ -172,7 +175,7 @@ impl Estimate {
             self.rule_devices,
             if self.rule_devices == 1 { "" } else { "s" },
             match self.batch {
-                None => format!("the largest microbatch that fits a device there, up to {MOST_ROWS}"),
+                None => format!("the largest microbatch of a device there, up to {}", self.most_rows),
                 Some(batch) =>
                     format!("the share of a device in the batch, which the model fixes at {batch}"),
             },

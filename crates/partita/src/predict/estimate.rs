@@ -133,6 +133,8 @@ pub struct Needs {
     pub parameters: f64,
     /// The batch of the model, where it has no other.
     pub batch: Option<usize>,
+    /// The most rows of a device that were tried.
+    pub most_rows: usize,
     /// Each choice.
     pub choices: Vec<Need>,
 }
@@ -142,9 +144,6 @@ pub const RULE_BYTES: f64 = 12.0;
 
 /// What a process takes beside its tensors: context, kernels, buffers of collectives.
 pub const CONTEXT_BYTES: f64 = 0.8e9;
-
-/// The most rows of a device that are tried.
-pub const MOST_ROWS: usize = 1 << 16;
 
 /// A step under a choice.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -179,6 +178,9 @@ trait Pricing: Sync {
         true
     }
 
+    /// The most rows of a device that are tried.
+    fn most_rows(&self) -> usize;
+
     /// The step of a choice on so many devices with so many rows on each data parallel rank.
     fn cost(&self, choice: &Choice, devices: usize, rows: usize) -> Result<Cost>;
 }
@@ -199,7 +201,12 @@ pub fn needs(session: &Session, most: usize, watch: &(dyn Fn(usize, usize) + Syn
     let tell = |_: &Result<Need>| watch(done.fetch_add(1, Ordering::Relaxed) + 1, choices.len());
     let found = on_all_cores(choices.len(), tell, |number| need(pricing, choices[number], cluster, most));
     let choices = found.into_iter().collect::<Result<Vec<Need>>>()?;
-    Ok(Needs { parameters: pricing.parameters()?, batch: pricing.batch(), choices })
+    Ok(Needs {
+        parameters: pricing.parameters()?,
+        batch: pricing.batch(),
+        most_rows: pricing.most_rows(),
+        choices,
+    })
 }
 
 /// What a user may not expect of the element type of matmuls: half precision that is not bf16, or a slow type that the model
@@ -302,12 +309,13 @@ fn most_rows(
     cluster: &Cluster,
 ) -> Result<(usize, f64)> {
     let rest = cluster.memory_bytes() as f64 - CONTEXT_BYTES - one.bytes.total();
+    let most = pricing.most_rows();
     let of_line = |rows: usize, cost: &Cost| -> usize {
         let of_row = (cost.bytes.total() - one.bytes.total()) / (rows - 1) as f64;
-        1 + (rest / of_row.max(1.0)).min(MOST_ROWS as f64) as usize
+        1 + (rest / of_row.max(1.0)).min(most as f64) as usize
     };
     let two = pricing.cost(choice, devices, 2)?;
-    let mut rows = of_line(2, &two).min(MOST_ROWS);
+    let mut rows = of_line(2, &two).min(most);
     while rows > 1 {
         let tried = if rows == 2 { two } else { pricing.cost(choice, devices, rows)? };
         if tried.fits(cluster) {

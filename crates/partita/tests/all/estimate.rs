@@ -57,12 +57,30 @@ fn bytes_are_those_of_the_whole_step_and_devices_the_fewest() {
             assert!(devices == 1 || bytes(devices / 2, 1) > limit, "{model}: {choice:?} on {devices}");
             assert!(bytes(devices, rows) <= limit, "{model}: {choice:?} with {rows} rows");
             // Bytes are nearly a line in the rows.
-            assert!(bytes(devices, rows + 2) > limit, "{model}: {choice:?} with {rows} rows");
+            assert!(rows == found.most_rows || bytes(devices, rows + 2) > limit, "{model}: {choice:?} with {rows} rows");
         }
         counts.sort_unstable();
         counts.dedup();
         assert!(counts.len() > 1, "{model}: {counts:?}");
     }
+}
+
+/// Of a model with repeated layers any microbatch is tried: the rows of a device are the most that fit, whose bytes are a line
+/// in the rows.
+#[test]
+fn rows_of_a_folded_model_are_the_most_that_fit() {
+    let memory = |bytes: u64| format!("cluster.memory_bytes={}", CONTEXT + bytes);
+    let rows = |bytes: u64| -> usize {
+        let session = session("gpt", &["cluster.name=a100-80g", memory(bytes).as_str()]);
+        let found = needs(&session, 1, &|_, _| {}).unwrap();
+        let first = found.choices[0].fewest.as_ref().unwrap();
+        let limit = bytes as f64;
+        assert!(first.bytes.total() <= limit && first.rows < found.most_rows, "{first:?}");
+        first.rows
+    };
+    let [few, twice, more] = [100 << 20, 200 << 20, 400 << 20].map(rows);
+    assert!(few > 64, "{few}");
+    assert!((more - twice).abs_diff(2 * (twice - few)) <= 2, "{few}, {twice}, {more}");
 }
 
 /// A batch that a file fixes is shared by the devices.

@@ -78,6 +78,11 @@ impl Pricing for Folded<'_> {
         Ok(blocks.forecast(&job, &self.session.config().cluster, &Software::default())?.parameters)
     }
 
+    /// More than any device holds of a model worth sharing.
+    fn most_rows(&self) -> usize {
+        1 << 16
+    }
+
     fn cost(&self, choice: &Choice, devices: usize, rows: usize) -> Result<Cost> {
         let job = self.job(choice, devices, rows)?;
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);

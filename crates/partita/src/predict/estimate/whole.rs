@@ -97,6 +97,11 @@ impl Pricing for Whole {
         self.recomputes
     }
 
+    /// Each step is compiled, which takes the longer the more rows it has.
+    fn most_rows(&self) -> usize {
+        64
+    }
+
     fn cost(&self, choice: &Choice, devices: usize, rows: usize) -> Result<Cost> {
         let session = self.on(choice, devices, rows);
         let model = session.model()?;
