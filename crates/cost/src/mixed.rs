@@ -378,7 +378,10 @@ mod tests {
         let mut cluster = mixed();
         cluster.others[0].links.truncate(1);
         let error = cluster.check().unwrap_err().to_string();
-        assert!(error.contains("fewer links than the cluster has levels") && error.contains("entry 1"), "{error}");
+        assert!(
+            error.contains("fewer links than the cluster has levels") && error.contains("entry 1"),
+            "{error}"
+        );
         assert_eq!(code(&|other| other.links[0].bytes_per_s = 0.0), Some("E470"));
         assert_eq!(code(&|other| other.device.memory_bytes = 0), Some("E470"));
     }

@@ -27,8 +27,8 @@ pub struct Listing {
 }
 
 impl Session {
-    /// The step for a listing, if it is large: it is folded to price it, and has many layers and microbatches, or many ranks.
-    /// `None` also where it cannot be folded, as under a plan that lists slices.
+    /// The step for a listing, if it is large: it is folded to price it, and has many layers and microbatches, or many
+    /// ranks. `None` also where it cannot be folded, as under a plan that lists slices.
     ///
     /// # Errors
     /// What the search for a plan, building and lowering refuse.
@@ -61,7 +61,8 @@ impl Session {
 impl Listing {
     /// The stages of the whole step; see [`stage_table`].
     pub fn stages(&self) -> Vec<StageRow> {
-        let times = self.large.timetable.microbatches as f64 / self.session.config().train.microbatches as f64;
+        let times =
+            self.large.timetable.microbatches as f64 / self.session.config().train.microbatches as f64;
         let mut rows = stage_table(&self.built);
         for (slice, row) in rows.iter_mut().enumerate() {
             row.forward_flops *= times;

@@ -20,7 +20,10 @@ use partita_simulate::{ClassRun, Simulation, simulate};
 /// Layers times microbatches beyond which a step is folded.
 pub(crate) const MOST_LAYERS: usize = 64;
 /// Ranks beyond which a step is folded.
-const MOST_RANKS: usize = 16;
+const MOST_RANKS: usize = 64;
+/// Layers times ranks beyond which a step is folded. A search prices hundreds of meshes of so many ranks, with seconds for
+/// each whole step; of fewer layers, such as two, the ends of a model weigh as much as they, and folding would mislead it.
+const MOST_LAYERS_OF_RANKS: usize = 256;
 /// Layers times the square of their features beyond which a step is folded: a twelfth of the parameters of a transformer.
 /// Every expert counts as a layer, and so does each block of an encoder and a decoder.
 const MOST_ELEMENTS: usize = 1 << 25;
@@ -80,8 +83,11 @@ impl Session {
             return false;
         }
         let experts = self.config().model.experts().map_or(1, |experts| experts.count.max(1));
-        let squares = layers.saturating_mul(experts).max(layers * self.config().model.period());
-        self.is_long() || squares.saturating_mul(features).saturating_mul(features) > MOST_ELEMENTS
+        let blocks = layers * self.config().model.period();
+        let squares = layers.saturating_mul(experts).max(blocks);
+        self.is_long()
+            || blocks.saturating_mul(self.mesh().rank_count()) > MOST_LAYERS_OF_RANKS
+            || squares.saturating_mul(features).saturating_mul(features) > MOST_ELEMENTS
     }
 
     /// Whether the step has many layers, counted for each microbatch, or many ranks.

@@ -36,10 +36,10 @@ pub use held::{Held, held};
 pub use overlap::{Overlap, gradient_overlap};
 pub use partita_base::CollectiveId;
 pub use partita_ir::Offload;
+pub use passes::collective_matmul::{CollectiveMatmul, RingChoice};
 pub use passes::fuse::{Apart, Fusion, Why};
 pub use passes::head::{HeadCut, Whole};
 pub use passes::keep::Kept;
-pub use passes::collective_matmul::{CollectiveMatmul, RingChoice};
 pub use passes::timing::{StageTasks, tasks_of_stages};
 pub use passes::{Lowering, PASSES, Pass, PassContext, find_pass};
 pub use program::{

@@ -87,8 +87,9 @@ pub fn estimate(args: &EstimateArgs, session: &Session, output: &mut Output) -> 
     drop(working);
     let parameters = found.parameters;
     let rule_bytes = RULE_BYTES * parameters;
-    let missing =
-        |need: &Need| (need.least_bytes + CONTEXT_BYTES - cluster.memory_bytes() as f64).max(0.0).ceil() as u64;
+    let missing = |need: &Need| {
+        (need.least_bytes + CONTEXT_BYTES - cluster.memory_bytes() as f64).max(0.0).ceil() as u64
+    };
     let choice = |need: &Need| {
         let fit = |figure: &dyn Fn(&Fit) -> f64| need.fewest.as_ref().map(figure);
         let parts = need.fewest.as_ref().map(|fit| fit.bytes.by_kind().map(|(_, bytes)| bytes));
@@ -116,7 +117,8 @@ pub fn estimate(args: &EstimateArgs, session: &Session, output: &mut Output) -> 
         active: active_parameters(session.config().model.as_ref())?,
         rule_bytes,
         // The rule counts memory as it is sold: a device of 40 GB holds 40 billion bytes.
-        rule_devices: (rule_bytes / (cluster.memory_bytes() as f64 / (1u64 << 30) as f64 * 1e9)).ceil() as usize,
+        rule_devices: (rule_bytes / (cluster.memory_bytes() as f64 / (1u64 << 30) as f64 * 1e9)).ceil()
+            as usize,
         choices: found.choices.iter().map(choice).collect(),
     };
     answer(&result, |result| result.text(tokens.is_some()), output);
@@ -179,7 +181,11 @@ impl Estimate {
                 Some(batch) =>
                     format!("the share of a device in the batch, which the model fixes at {batch}"),
             },
-            if is_folded { "" } else { "; gradients that\nare not there at that moment do not count, so that more states may come with fewer of them" }
+            if is_folded {
+                ""
+            } else {
+                "; gradients that\nare not there at that moment do not count, so a column need not grow with the states"
+            }
         );
         text
     }

@@ -121,8 +121,8 @@ pub fn plan_text(plan: &Plan, form: PlanForm) -> String {
     }
 }
 
-/// Everything: mesh, parameters and their layouts, plan, memory by rank, notes. Of a large step, memory is that of the slices
-/// of the mesh, as it is predicted.
+/// Everything: mesh, parameters and their layouts, plan, memory by rank, notes. Of a large step, memory is that of the
+/// slices of the mesh, as it is predicted.
 pub fn overview(session: &Session) -> Result<String> {
     let (parts, notes, of) = match session.listing()? {
         Some(listing) => {

@@ -80,7 +80,8 @@ pub fn simulate(args: &SimulateArgs, session: &Session, output: &mut Output) -> 
         Ok((session.price_of(&built)?, session.notes(&model, &built)))
     })?;
     let ranks = session.mesh().rank_count();
-    for note in session.config().notes_on_price(ranks).into_iter().chain(note_on_cores(session)).chain(notes) {
+    for note in session.config().notes_on_price(ranks).into_iter().chain(note_on_cores(session)).chain(notes)
+    {
         output.note(note);
     }
     let (set, simulation) = match price {

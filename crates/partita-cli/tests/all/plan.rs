@@ -276,7 +276,7 @@ fn a_type_without_matrix_units_is_told_once() {
     let noted = |arguments: &[&str], what: &str| -> usize {
         let run = partita(arguments);
         assert_eq!(run.status.code(), Some(0), "{}", String::from_utf8_lossy(&run.stderr));
-        String::from_utf8_lossy(&run.stderr).lines().filter(|line| line.contains(what)).count()
+        String::from_utf8_lossy(&run.stdout).lines().filter(|line| line.contains(what)).count()
     };
     let note = "matmuls in bf16 run at 15.7 TFLOP/s, that of f32: f16 is 8.0 times faster";
     let v100 = ["--cluster", "v100-16g:1x2", "--mesh", "dp=2"];

@@ -86,14 +86,14 @@ fn a_pipeline_has_stages_a_timetable_and_bytes_of_its_edges() {
 
 #[test]
 fn each_kind_of_device_has_its_roofline() {
-    let cluster = ["--cluster", "a100-80g:1x2+v100-32g:1x2", "--dtype", "bf16"];
+    let cluster = ["--cluster", "a100-80g:1x2+v100-32g:1x2", "--dtype", "f16"];
     let report = reported("pp=2,dp=2", &[&cluster[..], &["--microbatches", "2"]].concat());
     let sections = report["sections"].as_array().unwrap();
     let rooflines: Vec<&Value> =
         sections.iter().filter(|section| section["body"]["kind"] == "roofline").collect();
     let titles: Vec<&str> = rooflines.iter().map(|section| section["title"].as_str().unwrap()).collect();
     assert_eq!(titles, ["Roofline of ranks 0,1", "Roofline of ranks 2,3"]);
-    // The data sheets: bf16 and bytes per second.
+    // The data sheets: f16 and bytes per second.
     for (section, kind, flops_per_s, bytes_per_s) in
         [(rooflines[0], "A100", 312e12, 2.039e12), (rooflines[1], "V100", 125e12, 9e11)]
     {

@@ -104,7 +104,8 @@ pub fn rooflines(session: &Session, set: &ProgramSet, by_op: Option<&[Row]>) -> 
         }
         let done = match by_op {
             Some(rows) => {
-                ops = rows.iter().map(|row| (row.what.clone(), (row.flops, row.bytes, row.seconds))).collect();
+                ops =
+                    rows.iter().map(|row| (row.what.clone(), (row.flops, row.bytes, row.seconds))).collect();
                 "as they ran, of all ranks, on one thread each"
             }
             None => "as predicted, with the efficiency curves of the cluster",

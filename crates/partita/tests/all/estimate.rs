@@ -57,7 +57,10 @@ fn bytes_are_those_of_the_whole_step_and_devices_the_fewest() {
             assert!(devices == 1 || bytes(devices / 2, 1) > limit, "{model}: {choice:?} on {devices}");
             assert!(bytes(devices, rows) <= limit, "{model}: {choice:?} with {rows} rows");
             // Bytes are nearly a line in the rows.
-            assert!(rows == found.most_rows || bytes(devices, rows + 2) > limit, "{model}: {choice:?} with {rows} rows");
+            assert!(
+                rows == found.most_rows || bytes(devices, rows + 2) > limit,
+                "{model}: {choice:?} with {rows} rows"
+            );
         }
         counts.sort_unstable();
         counts.dedup();
