@@ -64,16 +64,16 @@ class Choice:
     """Whether optimizer states are in the memory of the host."""
     devices: int | None
     """The fewest devices."""
-    state_bytes: float | None
+    state_bytes: int | None
     """Parameters, gradients and optimizer states of each device."""
-    activation_bytes: float | None
-    workspace_bytes: float | None
+    activation_bytes: int | None
+    workspace_bytes: int | None
     rows: int | None
     """The largest microbatch."""
     rows_per_day: float | None
     tokens_per_day: float | None
     """Of a model of tokens."""
-    missing_bytes: float | None
+    missing_bytes: int | None
     """What is missing on each device at the largest number that was tried."""
 
 
@@ -132,7 +132,7 @@ def simulate(
     with _file(None if plan is None else plan.to_tables()) as path:
         event = _ask("simulate", model, flags + ([] if path is None else ["--plan", path]))
     if "exceeds_bytes" in event:
-        return Predicted(event["step_s"], event["exceeds_bytes"] <= 0, round(event["peak_bytes"]), event)
+        return Predicted(event["step_s"], event["exceeds_bytes"] <= 0, event["peak_bytes"], event)
     return Predicted(event["step_s"], event["fits"], max(of["peak_bytes"] for of in event["classes"]), event)
 
 
