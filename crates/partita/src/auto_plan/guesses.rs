@@ -262,8 +262,8 @@ impl<'a> Pricing<'a> {
                     |of: usize| alike.iter().map(|ratios| ratios[of]).sum::<f64>() / alike.len() as f64;
                 (!alike.is_empty()).then(|| [mean(0), mean(1)])
             };
-            // Of a class without prices, those of the same timetable say most, or else all others with a pipeline or without:
-            // the least of their seconds, so that none is missed, and the mean of the bytes of the same timetable.
+            // Of a class without prices, those of the same timetable say most, or else all others with a pipeline or
+            // without: the least of their seconds, so that none is missed, and the mean of the bytes of the same timetable.
             let alike = |key: &Class| (key.0, &key.1) == (class.0, &class.1);
             let least = |is_alike: &dyn Fn(&Class) -> bool| {
                 let classes = self.known.keys().filter(|key| is_alike(key));

@@ -15,8 +15,8 @@ pub(super) struct Exchanges {
     pub(super) keys: [f64; 2],
     /// Once a step.
     pub(super) step_s: f64,
-    /// Once a step, behind the update: a gather of updated parameters that nothing hides, and what it takes beyond that where
-    /// each rank sends its own to all others, one after another: each passes from rank to rank.
+    /// Once a step, behind the update: a gather of updated parameters that nothing hides, and what it takes beyond that
+    /// where each rank sends its own to all others, one after another: each passes from rank to rank.
     pub(super) late_s: f64,
     /// One microbatch from one stage to the next.
     pub(super) send_s: f64,

@@ -80,8 +80,7 @@ pub fn job_of(session: &Session, plan: Option<Plan>) -> Result<Job> {
         );
     }
     let within = |entry: &Entry| {
-        let splits = matches!(&entry.primitive, Primitive::PipelineSplit { .. });
-        storage(entry).is_none() && !splits && offloads(entry).is_none()
+        storage(entry).is_none() && !entry.primitive.ends_stage() && offloads(entry).is_none()
     };
     let lines = plan.map(|plan| Plan { entries: plan.entries.into_iter().filter(within).collect() });
     let block = BlockSpec {

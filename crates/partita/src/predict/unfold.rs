@@ -159,7 +159,7 @@ fn layers_of_stages(
             Primitive::PipelineSplit { mesh: None, ranks } if ranks.is_empty() => {
                 ends.extend(forward.nodes.iter().rposition(|node| is_inside(&node.path, &entry.modules)));
             }
-            Primitive::PipelineSplit { .. } | Primitive::Layers { .. } => {
+            other if other.decides_stages() => {
                 return Err(Diagnostic::new("E511", "the step cannot be folded to one layer")
                     .at(entry.describe())
                     .expected("stages that end after layers of the model, on equal slices of the mesh"));

@@ -269,8 +269,8 @@ fn late_receives(graph: &Graph, buckets: &[Bucket], places: &Places) -> Vec<(usi
     buckets.iter().enumerate().filter_map(late).collect()
 }
 
-/// The work between the collectives that ops wait for. A rank has one queue of collectives, so one that starts behind a gather
-/// of parameters waits for it: the gather hides behind the work before that.
+/// The work between the collectives that ops wait for. A rank has one queue of collectives, so one that starts behind a
+/// gather of parameters waits for it: the gather hides behind the work before that.
 struct Stretches {
     /// Where such collectives start, ascending.
     exchanges: Vec<isize>,
