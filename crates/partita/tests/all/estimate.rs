@@ -68,8 +68,8 @@ fn bytes_are_those_of_the_whole_step_and_devices_the_fewest() {
     }
 }
 
-/// Of a model with repeated layers any microbatch is tried: the rows of a device are the most that fit, whose bytes are a line
-/// in the rows.
+/// Of a model with repeated layers any microbatch is tried: the rows of a device are the most that fit, whose
+/// bytes are a line in the rows.
 #[test]
 fn rows_of_a_folded_model_are_the_most_that_fit() {
     let memory = |bytes: u64| format!("cluster.memory_bytes={}", CONTEXT + bytes);

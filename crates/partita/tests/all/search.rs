@@ -221,7 +221,8 @@ fn stages_are_named_by_their_blocks() {
     let named = |names: &[(&str, &str)]| -> Vec<(String, String)> {
         names.iter().map(|(first, last)| (first.to_string(), last.to_string())).collect()
     };
-    // Angles of rotary embeddings follow from constants, so both stages of a Llama compute them; they are of the first layer.
+    // Angles of rotary embeddings follow from constants, so both stages of a Llama compute them; they are of the first
+    // layer.
     for (model, more) in [("gpt", &["train.precision='f8-delayed'"][..]), ("llama", &[])] {
         let session = session(model, "pp=2", more);
         let found = session.auto_plan(&session.model().unwrap(), session.mesh()).unwrap();
