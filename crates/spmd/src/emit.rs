@@ -143,6 +143,8 @@ pub struct Emitter<'a> {
     shards: Shards<'a>,
     /// The microbatches of the step.
     microbatches: usize,
+    /// For each value, whether it is a gradient that a plan keeps sharded, or is summed up to one.
+    kept_in_shards: Vec<bool>,
 }
 
 impl<'a> Emitter<'a> {
@@ -206,6 +208,7 @@ impl<'a> Emitter<'a> {
                 .filter_map(|node| node.microbatch)
                 .max()
                 .map_or(1, |last| last + 1),
+            kept_in_shards: fetch::kept_in_shards(graph),
         }
     }
 
@@ -398,25 +401,6 @@ impl<'a> Emitter<'a> {
             });
         }
         Ok(())
-    }
-
-    /// The layout in which a result is held that an op produces in this one: the propagated one. Only partial values wait
-    /// for a reader. Of gradients that a plan keeps sharded each rank has its shard alone, since these must not be held in
-    /// full; over other axes they stay partial too, while microbatches add up.
-    fn kept(&self, value: ValueId, produced: &Sharding) -> Sharding {
-        let mut kept = self.layouts.sharding(value).clone();
-        if produced.is_partial() && !self.is_pinned_gradient(value) {
-            return produced.clone();
-        }
-        let sharded = kept.sharded_axes();
-        kept.partial.extend(produced.partial.iter().filter(|(axis, _)| !sharded.contains(axis)));
-        kept
-    }
-
-    fn is_pinned_gradient(&self, value: ValueId) -> bool {
-        let value = self.graph.value(value);
-        value.annotation.is_some()
-            && matches!(value.role, Role::GradOf(of) if self.graph.value(of).role == Role::Param)
     }
 
     fn assign_node(&mut self, id: NodeId) -> Result<Assignment> {

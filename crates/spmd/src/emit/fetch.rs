@@ -5,8 +5,12 @@ use super::{Emitter, Held, Place, Span, Stop, place_of, span_of};
 use crate::assign::Reshards;
 use crate::partition::Move;
 use partita_ir::ops::{BroadcastInDim, Constant};
-use partita_ir::{Node, Op, Phase, Role, ValueId};
+use partita_ir::{Graph, Node, Op, Phase, Role, ValueId};
 use partita_mesh::{Sharding, Step};
+
+/// With so many microbatches, what happens once a step counts for nothing, so that steps with more of them have the same
+/// layouts.
+const MANY: usize = 3;
 
 /// The reshards around one node.
 pub(super) struct NodeReshards<'a, 'b> {
@@ -23,15 +27,50 @@ impl Reshards for NodeReshards<'_, '_> {
     fn settle_s(&mut self, result: usize, produced: &Sharding) -> f64 {
         let (result, layouts) = (self.node.results[result], self.emitter.layouts);
         let kept = self.emitter.kept(result, produced);
-        // What is partial of a gradient is completed once, when the microbatches are summed.
+        let later_s = self.emitter.reshard_s(result, &kept, layouts.sharding(result));
+        // A gradient that no plan keeps sharded is completed once, when its microbatches are summed.
         let is_summed = self.node.phase == Phase::WeightGrad && self.node.microbatch.is_some();
-        let times = if is_summed { self.emitter.microbatches } else { 1 };
-        let later_s = self.emitter.reshard_s(result, &kept, layouts.sharding(result)) / times as f64;
-        self.emitter.reshard_s(result, produced, &kept) + later_s
+        let share = match self.emitter.microbatches {
+            _ if !is_summed || self.emitter.kept_in_shards[result.index()] => 1.0,
+            few if few < MANY => 1.0 / few as f64,
+            _ => 0.0,
+        };
+        self.emitter.reshard_s(result, produced, &kept) + later_s * share
     }
 }
 
+/// For each value, whether it is a gradient that a plan keeps sharded, or is summed up to one.
+pub(super) fn kept_in_shards(graph: &Graph) -> Vec<bool> {
+    let mut kept: Vec<bool> = graph.value_ids().map(|value| is_pinned_gradient(graph, value)).collect();
+    for node in graph.nodes.iter().rev().filter(|node| node.phase == Phase::WeightGrad) {
+        if node.results.iter().any(|result| kept[result.index()]) {
+            node.operands.iter().for_each(|operand| kept[operand.index()] = true);
+        }
+    }
+    kept
+}
+
+/// Whether a value is the gradient of a parameter, or that of a microbatch, whose layout a plan says.
+fn is_pinned_gradient(graph: &Graph, value: ValueId) -> bool {
+    let value = graph.value(value);
+    value.annotation.is_some()
+        && matches!(value.role, Role::GradOf(of) if graph.value(of).role == Role::Param)
+}
+
 impl Emitter<'_> {
+    /// The layout in which a result is held that an op produces in this one: the propagated one. Only partial values wait
+    /// for a reader. Of gradients that a plan keeps sharded each rank has its shard alone, since these must not be held in
+    /// full; over other axes they stay partial too, while microbatches add up.
+    pub(super) fn kept(&self, value: ValueId, produced: &Sharding) -> Sharding {
+        let mut kept = self.layouts.sharding(value).clone();
+        if produced.is_partial() && !is_pinned_gradient(self.graph, value) {
+            return produced.clone();
+        }
+        let sharded = kept.sharded_axes();
+        kept.partial.extend(produced.partial.iter().filter(|(axis, _)| !sharded.contains(axis)));
+        kept
+    }
+
     pub(super) fn hold(&mut self, value: ValueId, sharding: Sharding, local: ValueId, only: Option<Span>) {
         let source = self.graph.value(value);
         for builder in &mut self.builders {
