@@ -78,8 +78,10 @@ pub(super) struct SmallSlice {
     pub tasks_end_s: f64,
     /// Seconds from the end of the tasks of all slices to its own end.
     pub tail_s: f64,
-    /// Bytes of its fullest rank, alignment and placement included.
+    /// Bytes in use on its fullest rank.
     pub bytes: Bytes,
+    /// What alignment and placement add to these, as a part of them: it grows by no equal amounts.
+    pub gaps: f64,
     /// Of these, what the forward pass of a microbatch keeps for its backward pass.
     pub saved: ByPlace<f64>,
     /// The part of its parameters at each place.
@@ -193,7 +195,8 @@ impl Small {
             let fullest = own.iter().max_by_key(|(program, _)| program.arena_bytes);
             SmallSlice {
                 layers: step.layers[number],
-                bytes: fullest.map(|(_, run)| bytes(run)).unwrap_or_default(),
+                bytes: fullest.map(|(_, run)| used(run)).unwrap_or_default(),
+                gaps: fullest.map_or(0.0, |(_, run)| bytes(run).total() / used(run).total() - 1.0),
                 saved: fullest.map_or_else(Vec::new, |(program, _)| saved(program, microbatches, blocks)),
                 parameters: fullest.map_or_else(Vec::new, |(program, _)| parameters(program, blocks)),
                 tail_s: own.iter().map(|(_, run)| run.end_s).fold(0.0, f64::max),
@@ -468,18 +471,27 @@ impl Reading<'_> {
     }
 }
 
-/// Bytes of a rank by kind at its peak.
+/// Bytes of a rank by kind at its peak; what alignment and placement add, or save where results replace operands, counts
+/// with activations.
 pub(super) fn bytes(run: &ClassRun) -> Bytes {
+    let mut bytes = used(run);
+    bytes.activations += run.memory.arena_bytes as f64 - bytes.total();
+    bytes
+}
+
+/// Bytes in use on a rank by kind at its peak; scratch memory and inputs count with activations.
+fn used(run: &ClassRun) -> Bytes {
     let of = |kind: MemoryKind| run.memory.peak[kind as usize] as f64;
-    let mut bytes = Bytes {
+    Bytes {
         parameters: of(MemoryKind::Parameters),
         gradients: of(MemoryKind::Gradients),
         optimizer_state: of(MemoryKind::OptimizerState),
-        activations: 0.0,
+        activations: [MemoryKind::Activations, MemoryKind::Inputs, MemoryKind::Workspace]
+            .map(of)
+            .iter()
+            .sum(),
         communication: of(MemoryKind::Communication),
-    };
-    bytes.activations = run.memory.arena_bytes as f64 - bytes.total();
-    bytes
+    }
 }
 
 /// Bytes that the forward pass of a microbatch in the middle keeps for its backward pass.

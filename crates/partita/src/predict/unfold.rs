@@ -507,7 +507,10 @@ impl Unfolded {
         let rest = saved + self.of_slice(slice, &rest_at) + missing;
         let gradients = (self.of_slice(slice, &gradients_at) + missing).min(rest);
         let communication = communication.min(rest - gradients);
-        let activations = rest - gradients - communication;
+        let used = parameters + optimizer_state + rest;
+        let gaps =
+            self.own(slice).map(|stage| self.small(stage)[1].gaps).reduce(f64::max).unwrap_or_default();
+        let activations = rest - gradients - communication + used * gaps;
         Bytes { parameters, gradients, optimizer_state, activations, communication }
     }
 }
