@@ -262,19 +262,11 @@ impl<'a> Pricing<'a> {
                     |of: usize| alike.iter().map(|ratios| ratios[of]).sum::<f64>() / alike.len() as f64;
                 (!alike.is_empty()).then(|| [mean(0), mean(1)])
             };
-            // Of a class without prices, those of the same timetable say most, or else all others with a pipeline or
-            // without: the least of their seconds, so that none is missed, and the mean of the bytes of the same timetable.
-            let alike = |key: &Class| (key.0, &key.1) == (class.0, &class.1);
-            let least = |is_alike: &dyn Fn(&Class) -> bool| {
-                let classes = self.known.keys().filter(|key| is_alike(key));
-                classes.filter_map(|own| mean(&|key| key == own)).map(|ratios| ratios[0]).reduce(f64::min)
-            };
-            let of_others = || {
-                let least_s = least(&alike).or_else(|| least(&|key| key.0 == class.0))?;
-                let bytes = mean(&alike).map_or(DOUBT.sqrt(), |ratios| ratios[1]);
-                Some([least_s, bytes].map(|ratio| ratio * DOUBT.sqrt()))
-            };
-            *expected = mean(&|key| key == class).or_else(of_others).unwrap_or([DOUBT; 2]);
+            // Of a class without prices, the estimate says how long programs take, and those of the same timetable how much
+            // memory they need.
+            let alike = mean(&|key| (key.0, &key.1) == (class.0, &class.1));
+            let unknown = [DOUBT.sqrt(), alike.map_or(DOUBT, |ratios| ratios[1] * DOUBT.sqrt())];
+            *expected = mean(&|key| key == class).unwrap_or(unknown);
         }
     }
 }
