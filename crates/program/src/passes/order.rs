@@ -2,9 +2,10 @@
 //!
 //! The pass is a topological sort that always takes the ready unit with the smallest key. The key
 //! of a plain node is its position in the graph, so nodes move only when they must wait for a
-//! bucket. Update nodes run as early as possible, while gradients are in cache and so that few
-//! gradients are held. With [`LowerOptions::guard`] no update replaces a parameter or optimizer
-//! state before the loss and the gradient norm, which validate the step, are known. The keys of
+//! bucket. Update nodes, and sums of gradients that were reduced, run as early as possible, while
+//! gradients are in cache and so that few gradients are held. With [`LowerOptions::guard`] no
+//! update replaces a parameter or optimizer state before the loss and the gradient norm, which
+//! validate the step, are known. The keys of
 //! starts and waits give their best time; dependencies ensure that it is legal.
 
 use crate::LowerOptions;
