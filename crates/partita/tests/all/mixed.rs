@@ -73,7 +73,7 @@ fn each_rank_has_to_fit_its_own_device() {
     }
     let folded = on(1 << 20).price_folded(None).unwrap();
     let Price::Folded(forecast) = &folded else { unreachable!() };
-    assert_eq!(folded.fullest(), Fill::new(forecast.stages[1].total() as u64, 1 << 20));
+    assert_eq!(folded.fullest(), Fill::new(forecast.stages[1].total().ceil() as u64, 1 << 20));
     assert_eq!(forecast.limits[1], 1 << 20);
     // No plan fits a device of 1000 bytes, however large the other one is.
     let session = on(1000);
