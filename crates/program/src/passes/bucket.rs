@@ -7,7 +7,7 @@ use crate::ranks::Classes;
 use indexmap::{IndexMap, IndexSet};
 use partita_base::{Diagnostic, Result};
 use partita_ir::traits::CollectiveRef;
-use partita_ir::{Graph, Node, NodeId, Op, Phase, Role, ValueId};
+use partita_ir::{Graph, Node, NodeId, Op, Phase, Role, Traits, ValueId};
 use partita_mesh::Combiner;
 use partita_pipeline::block_of;
 use std::collections::{BTreeMap, BTreeSet};
@@ -216,9 +216,13 @@ pub(crate) fn follows_reductions(graph: &Graph, reduces: &[bool]) -> Vec<bool> {
     let mut follows = vec![false; graph.nodes.len()];
     for id in graph.node_ids() {
         let node = graph.node(id);
-        let mut makers = node.operands.iter().filter_map(|v| graph.value(*v).definition);
+        // What also reads other values, such as gathered activations, would hold these.
+        let makers = || node.operands.iter().filter_map(|v| graph.value(*v).definition);
+        let is_reduced = |(maker, _): (NodeId, usize)| reduces[maker.index()] || follows[maker.index()];
+        let is_constant = |maker: NodeId| matches!(graph.traits(graph.node(maker)), Traits::Constant(_));
         follows[id.index()] = node.phase.is_backward()
-            && makers.any(|(maker, _)| reduces[maker.index()] || follows[maker.index()]);
+            && makers().any(is_reduced)
+            && makers().all(|maker| is_reduced(maker) || is_constant(maker.0));
     }
     let mut is_read = vec![false; graph.values.len()];
     for id in graph.node_ids().rev() {
