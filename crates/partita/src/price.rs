@@ -22,7 +22,8 @@ pub(crate) const MOST_LAYERS: usize = 64;
 /// Ranks beyond which a step is folded.
 const MOST_RANKS: usize = 64;
 /// Layers times ranks beyond which a step is folded. A search prices hundreds of meshes of so many ranks, with seconds for
-/// each whole step; of fewer layers, such as two, the ends of a model weigh as much as they, and folding would mislead it.
+/// each whole step. Models of few layers stay whole: their embedding and head weigh as much as the layers, and folding would
+/// mislead the search.
 const MOST_LAYERS_OF_RANKS: usize = 256;
 /// Layers times the square of their features beyond which a step is folded: a twelfth of the parameters of a transformer.
 /// Every expert counts as a layer, and so does each block of an encoder and a decoder.
@@ -83,7 +84,7 @@ impl Session {
             return false;
         }
         let experts = self.config().model.experts().map_or(1, |experts| experts.count.max(1));
-        let blocks = layers * self.config().model.period();
+        let blocks = self.blocks();
         let squares = layers.saturating_mul(experts).max(blocks);
         self.is_long()
             || blocks.saturating_mul(self.mesh().rank_count()) > MOST_LAYERS_OF_RANKS
@@ -92,9 +93,14 @@ impl Session {
 
     /// Whether the step has many layers, counted for each microbatch, or many ranks.
     pub(crate) fn is_long(&self) -> bool {
-        let layers = self.config().model.stream().map_or(1, |[layers, ..]| layers);
-        let blocks = layers * self.config().model.period();
-        blocks * self.config().train.microbatches > MOST_LAYERS || self.mesh().rank_count() > MOST_RANKS
+        self.blocks() * self.config().train.microbatches > MOST_LAYERS
+            || self.mesh().rank_count() > MOST_RANKS
+    }
+
+    /// The repeated blocks of the model; each of an encoder and of a decoder counts.
+    fn blocks(&self) -> usize {
+        let model = &self.config().model;
+        model.stream().map_or(1, |[layers, ..]| layers) * model.period()
     }
 
     /// The price of the step under the plan of the config.
