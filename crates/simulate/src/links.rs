@@ -62,7 +62,8 @@ pub(crate) struct Links<'a> {
     class_of: Vec<usize>,
     /// When the queue of collectives of each class is empty.
     queue_free_s: Vec<f64>,
-    /// The collectives that each class started and that have not begun, in order; messages between slices wait for none.
+    /// The collectives that each class has started and that have not begun, in order. Messages between slices are not among
+    /// them.
     queues: Vec<VecDeque<MeetingKey>>,
     pub meetings: IndexMap<MeetingKey, Meeting>,
     /// The alike groups of each collective, where links are shared.
@@ -131,7 +132,7 @@ impl<'a> Links<'a> {
     /// nothing is before it in the queues of its members.
     fn next(&self, is_shared: bool) -> Option<(usize, f64)> {
         let mut next: Option<(usize, f64)> = None;
-        // What a member started before comes first, though other members have not started that yet.
+        // A collective that a member started earlier goes first, even if other members have not started it yet.
         let is_first = |key: &MeetingKey| {
             key.1.iter().all(|&class| {
                 let queue = &self.queues[class];

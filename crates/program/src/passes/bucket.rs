@@ -216,7 +216,7 @@ pub(crate) fn follows_reductions(graph: &Graph, reduces: &[bool]) -> Vec<bool> {
     let mut follows = vec![false; graph.nodes.len()];
     for id in graph.node_ids() {
         let node = graph.node(id);
-        // What also reads other values, such as gathered activations, would hold these.
+        // A node that also reads other values, such as gathered activations, would keep them alive until the update.
         let makers = || node.operands.iter().filter_map(|v| graph.value(*v).definition);
         let is_reduced = |(maker, _): (NodeId, usize)| reduces[maker.index()] || follows[maker.index()];
         let is_constant = |maker: NodeId| matches!(graph.traits(graph.node(maker)), Traits::Constant(_));

@@ -401,8 +401,8 @@ fn keys(
         let begin = begins.entry(key).or_insert(end);
         *begin = (*begin).min(places.of_node[id.index()]);
     }
-    // A collective starts as soon as its last operand is ready; one of the backward pass with the work of its block there,
-    // since what it gathers of the forward pass takes memory from then on.
+    // A collective starts as soon as its last operand is ready. One of the backward pass starts no earlier than the backward
+    // pass of its block: what it gathers of activations takes memory from its start on.
     let mut starts: Vec<Key> = buckets
         .iter()
         .map(|bucket| {
@@ -414,16 +414,16 @@ fn keys(
             }
             let operands = bucket.operands(graph).into_iter();
             let definitions = operands.filter_map(|o| graph.value(o).definition);
-            let of_bucket = |node: NodeId| bucket_of[node.index()].map(|bucket| buckets[bucket].class);
-            // What is reduced already is on no op's way: it is reduced again as soon as it is there.
+            // No op of the backward pass waits for a second reduction: it starts as soon as the first one has ended.
             let is_reduced = |node: NodeId| {
-                reduced[node.index()] || of_bucket(node) == Some(BucketClass::GradientReduction)
+                let own = bucket_of[node.index()].map(|bucket| buckets[bucket].class);
+                reduced[node.index()] || own == Some(BucketClass::GradientReduction)
             };
             let definitions = definitions.filter(|&(node, _)| !is_reduced(node));
             let (place, _) = definitions.map(|(node, _)| key[node.index()]).max().unwrap_or((-1, At::Wait));
-            let own = (bucket.phase.is_backward() && bucket.class == BucketClass::Activation)
-                .then(|| begins.get(&(bucket.phase, bucket.microbatch, bucket.block.as_str())));
-            (own.flatten().map_or(place, |begin| place.max(*begin)), At::Start)
+            let is_late = bucket.phase.is_backward() && bucket.class == BucketClass::Activation;
+            let begin = begins.get(&(bucket.phase, bucket.microbatch, bucket.block.as_str()));
+            (begin.filter(|_| is_late).map_or(place, |begin| place.max(*begin)), At::Start)
         })
         .collect();
 

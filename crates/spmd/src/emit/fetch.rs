@@ -8,8 +8,8 @@ use partita_ir::ops::{BroadcastInDim, Constant};
 use partita_ir::{Graph, Node, Op, Phase, Role, ValueId};
 use partita_mesh::{Sharding, Step};
 
-/// With so many microbatches, what happens once a step counts for nothing, so that steps with more of them have the same
-/// layouts.
+/// From so many microbatches on, a collective that runs once a step is priced at zero, so that layouts do not depend on the
+/// number of microbatches.
 const MANY: usize = 3;
 
 /// The reshards around one node.
