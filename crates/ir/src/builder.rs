@@ -1,5 +1,6 @@
 //! Building graphs: one method per op, types inferred, module path and phase recorded.
 
+use crate::composite::Definitions;
 use crate::graph::{Annotation, Graph, Location, Node, NodeId, Phase, Role, Value, ValueId};
 use crate::literal::Literal;
 use crate::op::{Op, Operation};
@@ -23,6 +24,8 @@ pub struct GraphBuilder {
     owner: u32,
     /// The first error of a call that cannot return it; the next call that can, returns it.
     mistake: OnceLock<Box<Diagnostic>>,
+    /// The definitions of its composites.
+    pub(crate) definitions: Definitions,
     /// Module path of new nodes.
     pub path: String,
     /// Phase of new nodes.

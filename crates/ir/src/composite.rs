@@ -231,6 +231,13 @@ impl CompositeDefinition {
         })
     }
 
+    /// Whether its operands have these types.
+    fn takes(&self, operands: &[TensorType]) -> bool {
+        let graph = &self.decomposition;
+        graph.inputs.len() == operands.len()
+            && graph.inputs.iter().zip(operands).all(|(&input, ty)| graph.ty(input) == ty)
+    }
+
     /// The same composite over other operand types: the local version for a shard.
     pub fn resized(&self, attributes: &Attributes, operands: &[TensorType]) -> Result<CompositeDefinition> {
         match &self.origin {
@@ -261,6 +268,80 @@ impl CompositeDefinition {
                 transposed_rule(&rule, seeded, wanted)
             }
         }
+    }
+}
+
+/// The definitions of the composites of one graph: alike ones, such as those of the layers of a model, share one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Definitions {
+    known: Vec<(Attributes, Arc<CompositeDefinition>)>,
+}
+
+impl Definitions {
+    /// A template applied to operand types.
+    pub fn of_template(
+        &mut self,
+        template: &'static Template,
+        attributes: &Attributes,
+        operands: &[TensorType],
+    ) -> Result<Arc<CompositeDefinition>> {
+        let is_alike = |known: &CompositeDefinition| {
+            matches!(known.origin, Origin::Template(other) if std::ptr::eq(other, template))
+                && known.takes(operands)
+        };
+        self.known_or(attributes, is_alike, || {
+            CompositeDefinition::from_template(template, attributes, operands).map(Arc::new)
+        })
+    }
+
+    /// [`CompositeDefinition::vjp`].
+    pub fn vjp(
+        &mut self,
+        base: &Arc<CompositeDefinition>,
+        attributes: &Attributes,
+        seeded: &[usize],
+        wanted: &[usize],
+    ) -> Result<Arc<CompositeDefinition>> {
+        let is_alike = |known: &CompositeDefinition| match &known.origin {
+            Origin::Vjp { base: other, seeded: own_seeded, wanted: own_wanted } => {
+                Arc::ptr_eq(base, other) && own_seeded == seeded && own_wanted == wanted
+            }
+            Origin::Template(_) | Origin::Outlined => false,
+        };
+        self.known_or(attributes, is_alike, || base.vjp(attributes, seeded, wanted).map(Arc::new))
+    }
+
+    /// The same composite over other operand types: the local version for a shard.
+    pub fn resized(
+        &mut self,
+        definition: &CompositeDefinition,
+        attributes: &Attributes,
+        operands: &[TensorType],
+    ) -> Result<Arc<CompositeDefinition>> {
+        match &definition.origin {
+            Origin::Template(template) => self.of_template(template, attributes, operands),
+            Origin::Vjp { base, seeded, wanted } => {
+                let count = base.decomposition.inputs.len();
+                let base = self.resized(base, attributes, &operands[..count])?;
+                self.vjp(&base, attributes, seeded, wanted)
+            }
+            Origin::Outlined => definition.resized(attributes, operands).map(Arc::new),
+        }
+    }
+
+    fn known_or(
+        &mut self,
+        attributes: &Attributes,
+        is_alike: impl Fn(&CompositeDefinition) -> bool,
+        make: impl FnOnce() -> Result<Arc<CompositeDefinition>>,
+    ) -> Result<Arc<CompositeDefinition>> {
+        let alike = self.known.iter().find(|(own, known)| is_alike(known) && own == attributes);
+        if let Some((_, known)) = alike {
+            return Ok(known.clone());
+        }
+        let made = make()?;
+        self.known.push((attributes.clone(), made.clone()));
+        Ok(made)
     }
 }
 

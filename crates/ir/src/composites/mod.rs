@@ -101,8 +101,8 @@ impl GraphBuilder {
         self.check(operands)?;
         let attributes: Attributes = attributes.iter().map(|(k, v)| (k.to_string(), v.clone())).collect();
         let types: Vec<TensorType> = operands.iter().map(|&v| self.ty(v).clone()).collect();
-        let composite = Composite::new(template, attributes, &types)?;
-        self.push1(composite, operands)
+        let definition = self.definitions.of_template(template, &attributes, &types)?;
+        self.push1(Composite { attributes, definition }, operands)
     }
 
     /// Random numbers from a template over `shape`, from the start of the global index space.

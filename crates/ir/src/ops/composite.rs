@@ -106,14 +106,15 @@ impl Operation for Composite {
         };
         let seeded = present(context.cotangents.iter().map(Option::is_some).collect());
         let wanted = present(context.wanted.to_vec());
-        let definition = self.definition.vjp(&self.attributes, &seeded, &wanted)?;
+        let definition =
+            context.builder.definitions.vjp(&self.definition, &self.attributes, &seeded, &wanted)?;
         let mut operands = context.operands.to_vec();
         operands.extend(context.cotangents.iter().flatten());
         let mut attributes = self.attributes.clone();
         let list = |positions: &[usize]| Attribute::Ints(positions.iter().map(|&p| p as i64).collect());
         attributes.insert("wanted".into(), list(&wanted));
         attributes.insert("seeded".into(), list(&seeded));
-        let gradient = Composite { attributes, definition: Arc::new(definition) };
+        let gradient = Composite { attributes, definition };
         let results = context.builder.push(gradient, &operands)?;
         let mut gradients = vec![None; context.operands.len()];
         for (&operand, result) in wanted.iter().zip(results) {
@@ -163,7 +164,7 @@ impl Operation for Composite {
             let shape = context.local_result(0).shape.iter().map(|&s| s as i64).collect();
             attributes.insert("shape".into(), Attribute::Ints(shape));
         }
-        let definition = Arc::new(self.definition.resized(&attributes, &types)?);
+        let definition = context.builder().definitions.resized(&self.definition, &attributes, &types)?;
         context.builder().push(Composite { attributes, definition }, &operands)
     }
 
