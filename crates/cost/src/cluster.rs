@@ -37,6 +37,11 @@ pub struct Cluster {
 }
 
 impl Cluster {
+    /// Whether its ranks are threads of one machine: one level of links for any number of ranks.
+    pub fn is_one_machine(&self) -> bool {
+        matches!(&self.levels[..], [Level { ranks: None, .. }])
+    }
+
     /// How many times longer an instruction takes while so many ranks compute: ranks share the cores evenly.
     pub fn slowdown(&self, computing: usize) -> f64 {
         self.cores.map_or(1.0, |cores| (computing as f64 / cores as f64).max(1.0))
@@ -175,7 +180,7 @@ impl Cluster {
     }
 
     /// The nearest level that connects two ranks.
-    pub(crate) fn level_between(&self, one: usize, other: usize) -> usize {
+    pub fn level_between(&self, one: usize, other: usize) -> usize {
         let connects = |level: &Level| level.ranks.is_none_or(|ranks| one / ranks == other / ranks);
         self.levels.iter().position(connects).unwrap_or(self.levels.len() - 1)
     }
