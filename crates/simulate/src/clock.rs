@@ -213,7 +213,7 @@ impl Cores {
 
 /// A collective as those of its classes see it that the result has.
 fn exchanged_by(meeting: Meeting, told_as: &dyn Fn(usize) -> Option<usize>) -> Option<Exchanged> {
-    let Meeting { collective, is_real, starts, begin_s, end_s } = meeting;
+    let Meeting { collective, is_real, starts, begin_s, end_s, .. } = meeting;
     let own = starts.into_iter().filter_map(|(class, start_s)| Some((told_as(class)?, start_s)));
     let mut starts: Vec<(usize, f64)> = own.collect();
     starts.sort_by_key(|&(class, _)| class);

@@ -33,6 +33,19 @@ pub(crate) fn exchange(
     Exchange { seconds: cost.seconds(bytes, &rings), occupied }
 }
 
+/// The levels of links over which a collective moves something.
+pub(crate) fn levels(collective: &Collective, cluster: &Cluster) -> Vec<usize> {
+    let mut levels: Vec<usize> = match collective.kind {
+        CollectiveKind::Send => {
+            messages(collective).map(|(from, to, _)| cluster.level_between(from, to)).collect()
+        }
+        _ => cluster.rings_among(&collective.members).into_iter().map(|ring| ring.level).collect(),
+    };
+    levels.sort_unstable();
+    levels.dedup();
+    levels
+}
+
 /// Seconds of a collective of one group alone, all tensors of its bucket together.
 ///
 /// A reduction or a gather moves the full tensor around the rings of its group, an `all_to_all` or a

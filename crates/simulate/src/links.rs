@@ -1,9 +1,12 @@
 //! What moves between ranks: collectives wait for their members, for the queues of these, and for links that ranks share.
 //!
+//! A rank has a queue for each level of links. Those within nodes and those between nodes are other wires, and libraries run
+//! the collectives of each group of ranks on a stream of its own, so these overlap; over the same links they take turns.
+//!
 //! A collective over links that the ranks of a node share takes its turn at them: of those that could begin, the first one
 //! has them until its bytes are over. Those over links of their own begin as soon as their members can.
 
-use crate::link::{Exchange, exchange};
+use crate::link::{Exchange, exchange, levels};
 use indexmap::IndexMap;
 use partita_base::CollectiveId;
 use partita_cost::{Cluster, Port};
@@ -18,6 +21,8 @@ pub(crate) struct Meeting {
     pub collective: CollectiveId,
     /// Whether it has several members, so that something moves.
     pub is_real: bool,
+    /// The levels of links that it uses.
+    levels: Vec<usize>,
     pub starts: IndexMap<usize, f64>,
     pub begin_s: f64,
     pub end_s: Option<f64>,
@@ -60,11 +65,11 @@ pub(crate) struct Links<'a> {
     set: &'a ProgramSet,
     cluster: &'a Cluster,
     class_of: Vec<usize>,
-    /// When the queue of collectives of each class is empty.
-    queue_free_s: Vec<f64>,
-    /// The collectives that each class has started and that have not begun, in order. Messages between slices are not among
-    /// them.
-    queues: Vec<VecDeque<MeetingKey>>,
+    /// When the queue of each class is empty, by level of links.
+    queue_free_s: Vec<Vec<f64>>,
+    /// The collectives that each class has started and that have not begun, in order, by level of links. Messages between
+    /// slices are not among them.
+    queues: Vec<Vec<VecDeque<MeetingKey>>>,
     pub meetings: IndexMap<MeetingKey, Meeting>,
     /// The alike groups of each collective, where links are shared.
     groups: IndexMap<MeetingKey, Vec<CollectiveId>>,
@@ -75,12 +80,13 @@ pub(crate) struct Links<'a> {
 
 impl<'a> Links<'a> {
     pub fn new(set: &'a ProgramSet, cluster: &'a Cluster, class_of: Vec<usize>, classes: usize) -> Links<'a> {
+        let levels = cluster.levels.len();
         let mut links = Links {
             set,
             cluster,
             class_of,
-            queue_free_s: vec![0.0; classes],
-            queues: vec![VecDeque::new(); classes],
+            queue_free_s: vec![vec![0.0; levels]; classes],
+            queues: vec![vec![VecDeque::new(); levels]; classes],
             meetings: IndexMap::new(),
             groups: IndexMap::new(),
             waiting: Vec::new(),
@@ -106,26 +112,34 @@ impl<'a> Links<'a> {
     /// A class starts a collective; with the last one it may begin.
     pub fn start(&mut self, class: usize, collective: CollectiveId, now_s: f64) {
         let key = self.key(collective);
-        let is_real = self.set.collectives[collective.index()].members.len() > 1;
+        let (set, cluster) = (self.set, self.cluster);
+        let started = &set.collectives[collective.index()];
         let meeting = self.meetings.entry(key.clone()).or_insert_with(|| Meeting {
             collective,
-            is_real,
+            is_real: started.members.len() > 1,
+            levels: levels(started, cluster),
             starts: IndexMap::new(),
             begin_s: 0.0,
             end_s: None,
         });
         meeting.starts.insert(class, now_s);
-        if self.set.collectives[collective.index()].kind != CollectiveKind::Send {
-            self.queues[class].push_back(key.clone());
+        if started.kind != CollectiveKind::Send {
+            meeting.levels.iter().for_each(|&level| self.queues[class][level].push_back(key.clone()));
         }
         if meeting.starts.len() < key.1.len() {
             return;
         }
         let first = [meeting.collective];
         let groups = self.groups.get(&key).map_or(&first[..], Vec::as_slice);
-        let exchange = exchange(self.set, groups, meeting.collective, self.cluster);
+        let exchange = exchange(set, groups, meeting.collective, cluster);
         self.waiting.push((key, exchange));
         self.begin_those_with_own_links();
+    }
+
+    /// The queues in which a collective takes its turn: its classes, each with the levels of its links.
+    fn places<'k>(&'k self, key: &'k MeetingKey) -> impl Iterator<Item = (usize, usize)> + 'k {
+        let levels = &self.meetings[key].levels;
+        key.1.iter().flat_map(move |&class| levels.iter().map(move |&level| (class, level)))
     }
 
     /// Of the collectives that wait, with shared links or without, the position of the one that could begin first, and when:
@@ -134,19 +148,22 @@ impl<'a> Links<'a> {
         let mut next: Option<(usize, f64)> = None;
         // A collective that a member started earlier goes first, even if other members have not started it yet.
         let is_first = |key: &MeetingKey| {
-            key.1.iter().all(|&class| {
-                let queue = &self.queues[class];
+            self.places(key).all(|(class, level)| {
+                let queue = &self.queues[class][level];
                 queue.front() == Some(key) || !queue.contains(key)
             })
         };
         let mut before: Vec<&MeetingKey> = Vec::new();
         for (at, (key, exchange)) in self.waiting.iter().enumerate().filter(|(_, (key, _))| is_first(key)) {
-            let is_behind = before.iter().any(|other| other.1.iter().any(|class| key.1.contains(class)));
+            let meets = |other: &&MeetingKey| {
+                self.places(other).any(|place| self.places(key).any(|own| own == place))
+            };
+            let is_behind = before.iter().any(meets);
             before.push(key);
             if exchange.occupied.is_empty() == is_shared || is_behind {
                 continue;
             }
-            let queues = key.1.iter().map(|&class| self.queue_free_s[class]);
+            let queues = self.places(key).map(|(class, level)| self.queue_free_s[class][level]);
             let ready_s = self.meetings[key].starts.values().copied().chain(queues).fold(0.0, f64::max);
             if next.is_none_or(|(_, other_s)| ready_s < other_s) {
                 next = Some((at, ready_s));
@@ -177,7 +194,8 @@ impl<'a> Links<'a> {
     /// Begins one of those that wait when its links are free.
     fn begin(&mut self, at: usize, ready_s: f64) {
         let (key, Exchange { seconds, occupied }) = self.waiting.remove(at);
-        key.1.iter().for_each(|&class| self.queues[class].retain(|other| *other != key));
+        let places: Vec<(usize, usize)> = self.places(&key).collect();
+        places.iter().for_each(|&(class, level)| self.queues[class][level].retain(|other| *other != key));
         let mut begin_s = ready_s;
         for one in &occupied {
             let links = self.cluster.levels[one.port.level].links.unwrap_or(1).min(self.class_of.len());
@@ -193,7 +211,7 @@ impl<'a> Links<'a> {
         let meeting = &mut self.meetings[&key];
         (meeting.begin_s, meeting.end_s) = (begin_s, Some(end_s));
         if meeting.is_real {
-            key.1.iter().for_each(|&class| self.queue_free_s[class] = end_s);
+            places.iter().for_each(|&(class, level)| self.queue_free_s[class][level] = end_s);
         }
     }
 }
