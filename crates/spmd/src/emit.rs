@@ -143,8 +143,8 @@ pub struct Emitter<'a> {
     shards: Shards<'a>,
     /// The microbatches of the step.
     microbatches: usize,
-    /// For each value, whether it is a gradient that a plan keeps sharded, or is summed up to one.
-    kept_in_shards: Vec<bool>,
+    /// For each value of the backward pass of a microbatch, the gradient to which it is summed up.
+    summed_to: Vec<Option<fetch::Gradient>>,
 }
 
 impl<'a> Emitter<'a> {
@@ -208,7 +208,7 @@ impl<'a> Emitter<'a> {
                 .filter_map(|node| node.microbatch)
                 .max()
                 .map_or(1, |last| last + 1),
-            kept_in_shards: fetch::kept_in_shards(graph),
+            summed_to: fetch::summed_to(graph),
         }
     }
 

@@ -4,7 +4,8 @@
 //! Knows: factor rules, layouts, communication costs. Must not know: programs, kernels, how plans
 //! are written.
 //!
-//! [`propagate()`] gives every value a layout. [`partition()`] chooses how each op's factors are
+//! [`propagate()`] gives every value a layout. [`lay_out()`] does so for a step as it will be partitioned, and says in which
+//! layouts stages of a pipeline send and receive. [`partition()`] chooses how each op's factors are
 //! sharded, derives partial values and reshards from that choice, and emits the local graphs.
 //! Collectives are never written by hand: they follow from layouts.
 //! [`uniform()`] merges the local graphs to one program for all ranks, for XLA.
@@ -28,7 +29,7 @@ pub mod virtual_ranks;
 pub use advice::{BetterMesh, better_mesh, step_s};
 pub use meshes::in_device_order;
 pub use microbatch::{check_sums, microbatch, microbatch_inputs};
-pub use partition::{Move, Options, Partitioned, Placement, is_computed, partition};
+pub use partition::{LaidOut, Move, Options, Partitioned, Placement, is_computed, lay_out, partition};
 pub use propagate::{Cause, Layouts, propagate};
 pub use specialise::{specialise, specialise_class};
 pub use split_fused::split_fused;

@@ -106,53 +106,73 @@ impl Partitioned {
     }
 }
 
+/// A global graph with the layouts of its values, before its local graphs are written.
+pub struct LaidOut {
+    mesh: Mesh,
+    /// The graph, in which composites that a layout splits have been inlined.
+    pub graph: Graph,
+    rules: Vec<Rule>,
+    units: Units,
+    /// The layout of each value, input and output of `graph`.
+    pub layouts: Layouts,
+}
+
 /// Partitions `graph` over `mesh`. Layouts follow from the graph's annotations by propagation.
 pub fn partition(graph: &Graph, mesh: &Mesh, options: &Options) -> Result<Partitioned> {
-    let Opened { graph, rules, units, layouts } = open_split_composites(graph, mesh)?;
-    for name in options.fixed.keys() {
-        is_computed(&graph, name)?;
-    }
-    let mut classes: Vec<Vec<usize>> = vec![(0..mesh.rank_count()).collect()];
-    // Every refinement splits a class, so the number of rounds is at most the number of ranks.
-    for _ in 0..=mesh.rank_count() {
-        let emitter = |classes| Emitter::new(&graph, mesh, &layouts, &rules, &units, classes, options);
-        match emitter(classes).run() {
-            Ok(mut emitted) => {
-                // Where terms were passed on that another reader combines, the results may be had without combining them.
-                if !emitted.late.is_empty()
-                    && let Ok(early) = emitter(emitted.classes.clone()).completing(emitted.late.clone()).run()
-                {
-                    let seconds = |emitted: &Emitted| emitted.moves_s(&graph, mesh, &options.cluster);
-                    emitted = if seconds(&early) < seconds(&emitted) { early } else { emitted };
-                }
-                let mut class_of_rank = vec![0; mesh.rank_count()];
-                for (class, ranks) in emitted.classes.iter().enumerate() {
-                    for &rank in ranks {
-                        class_of_rank[rank] = class;
-                    }
-                }
-                let notes = idle_notes(&graph, mesh, &layouts, &options.ranks);
-                return Ok(Partitioned {
-                    mesh: mesh.clone(),
-                    cluster: options.cluster.clone(),
-                    locals: emitted.locals,
-                    class_of_rank,
-                    inputs: emitted.inputs,
-                    outputs: emitted.outputs,
-                    placements: emitted.placements,
-                    moves: emitted.moves,
-                    rank_tables: emitted.rank_tables,
-                    notes,
-                    layouts,
-                    graph,
-                });
-            }
-            Err(Stop::Refine(finer)) => classes = finer,
-            Err(Stop::Error(error)) => return Err(error),
+    lay_out(graph, mesh)?.partition(options)
+}
+
+impl LaidOut {
+    /// Writes the local graphs.
+    pub fn partition(self, options: &Options) -> Result<Partitioned> {
+        let LaidOut { mesh, graph, rules, units, layouts } = self;
+        for name in options.fixed.keys() {
+            is_computed(&graph, name)?;
         }
+        let mut classes: Vec<Vec<usize>> = vec![(0..mesh.rank_count()).collect()];
+        // Every refinement splits a class, so the number of rounds is at most the number of ranks.
+        for _ in 0..=mesh.rank_count() {
+            let emitter = |classes| Emitter::new(&graph, &mesh, &layouts, &rules, &units, classes, options);
+            match emitter(classes).run() {
+                Ok(mut emitted) => {
+                    // Where terms were passed on that another reader combines, the results may be had without combining
+                    // them.
+                    if !emitted.late.is_empty()
+                        && let Ok(early) =
+                            emitter(emitted.classes.clone()).completing(emitted.late.clone()).run()
+                    {
+                        let seconds = |emitted: &Emitted| emitted.moves_s(&graph, &mesh, &options.cluster);
+                        emitted = if seconds(&early) < seconds(&emitted) { early } else { emitted };
+                    }
+                    let mut class_of_rank = vec![0; mesh.rank_count()];
+                    for (class, ranks) in emitted.classes.iter().enumerate() {
+                        for &rank in ranks {
+                            class_of_rank[rank] = class;
+                        }
+                    }
+                    let notes = idle_notes(&graph, &mesh, &layouts, &options.ranks);
+                    return Ok(Partitioned {
+                        cluster: options.cluster.clone(),
+                        locals: emitted.locals,
+                        class_of_rank,
+                        inputs: emitted.inputs,
+                        outputs: emitted.outputs,
+                        placements: emitted.placements,
+                        moves: emitted.moves,
+                        rank_tables: emitted.rank_tables,
+                        notes,
+                        mesh,
+                        layouts,
+                        graph,
+                    });
+                }
+                Err(Stop::Refine(finer)) => classes = finer,
+                Err(Stop::Error(error)) => return Err(error),
+            }
+        }
+        Err(Diagnostic::new("E219", "rank classes did not converge")
+            .help("this is a bug in partita; please report it"))
     }
-    Err(Diagnostic::new("E219", "rank classes did not converge")
-        .help("this is a bug in partita; please report it"))
 }
 
 /// E475 if no op of the graph computes a value of this name.
@@ -169,19 +189,14 @@ pub fn is_computed(graph: &Graph, name: &str) -> Result<()> {
     }
 }
 
-/// A graph with its factor rules, units and layouts.
-struct Opened {
-    graph: Graph,
-    rules: Vec<Rule>,
-    units: Units,
-    layouts: Layouts,
-}
-
 /// Propagates layouts, and inlines each composite that would have to gather a sharded dimension of
 /// an operand, since its primitive ops can often work on the shards. Where an inlined gradient
 /// recomputes a part of the forward pass, it would repeat that part's reductions over shards, so
 /// reductions of inlined composites are shared.
-fn open_split_composites(graph: &Graph, mesh: &Mesh) -> Result<Opened> {
+///
+/// # Errors
+/// As [`crate::propagate()`].
+pub fn lay_out(graph: &Graph, mesh: &Mesh) -> Result<LaidOut> {
     let mut graph = graph.clone();
     // Nodes that come from inlined composites.
     let mut inner = vec![false; graph.nodes.len()];
@@ -215,7 +230,7 @@ fn open_split_composites(graph: &Graph, mesh: &Mesh) -> Result<Opened> {
                 graph = fewer;
                 continue;
             }
-            return Ok(Opened { graph, rules, units, layouts });
+            return Ok(LaidOut { mesh: mesh.clone(), graph, rules, units, layouts });
         }
         let source = graph;
         let mut now_inner: Vec<bool> = Vec::new();

@@ -7,7 +7,9 @@
 //! ops compute. An axis over which a tensor is merely stored in shards (`fsdp`, `zero1`, `zero2`)
 //! splits by single elements, see [`Layouts::by_element`](crate::propagate::Layouts::by_element).
 
+use partita_ir::ops::Composite;
 use partita_ir::{FactorKind, Graph, Operation, Rule, ValueId};
+use std::sync::Arc;
 
 /// The unit of each dimension of each value.
 pub struct Units {
@@ -107,5 +109,24 @@ fn lcm(a: usize, b: usize) -> usize {
 
 /// The factor rule of every node of a graph.
 pub fn rules_of(graph: &Graph) -> Vec<Rule> {
-    graph.nodes.iter().map(|n| n.op.rule(&graph.operand_types(n), &graph.result_types(n))).collect()
+    // Alike composites share a definition, and with equal attributes have one rule.
+    let mut known: Vec<(&Composite, usize)> = Vec::new();
+    let mut rules: Vec<Rule> = Vec::with_capacity(graph.nodes.len());
+    for node in &graph.nodes {
+        let composite = node.op.composite();
+        let is_alike = |other: &Composite| {
+            composite.is_some_and(|own| {
+                Arc::ptr_eq(&own.definition, &other.definition) && own.attributes == other.attributes
+            })
+        };
+        let rule = match known.iter().find(|(other, _)| is_alike(other)) {
+            Some(&(_, first)) => rules[first].clone(),
+            None => {
+                known.extend(composite.map(|own| (own, rules.len())));
+                node.op.rule(&graph.operand_types(node), &graph.result_types(node))
+            }
+        };
+        rules.push(rule);
+    }
+    rules
 }

@@ -6,7 +6,7 @@ use crate::assign::Reshards;
 use crate::partition::Move;
 use partita_ir::ops::{BroadcastInDim, Constant};
 use partita_ir::{Graph, Node, Op, Phase, Role, ValueId};
-use partita_mesh::{Sharding, Step};
+use partita_mesh::{AxisList, AxisRef, Sharding, Step};
 
 /// From so many microbatches on, a collective that runs once a step is priced at zero, so that layouts do not depend on the
 /// number of microbatches.
@@ -29,9 +29,10 @@ impl Reshards for NodeReshards<'_, '_> {
         let kept = self.emitter.kept(result, produced);
         let later_s = self.emitter.reshard_s(result, &kept, layouts.sharding(result));
         // A gradient that no plan keeps sharded is completed once, when its microbatches are summed.
-        let is_summed = self.node.phase == Phase::WeightGrad && self.node.microbatch.is_some();
+        let is_completed_once =
+            self.emitter.summed_to[result.index()].is_some_and(|gradient| !gradient.is_pinned);
         let share = match self.emitter.microbatches {
-            _ if !is_summed || self.emitter.kept_in_shards[result.index()] => 1.0,
+            _ if !is_completed_once => 1.0,
             few if few < MANY => 1.0 / few as f64,
             _ => 0.0,
         };
@@ -39,15 +40,40 @@ impl Reshards for NodeReshards<'_, '_> {
     }
 }
 
-/// For each value, whether it is a gradient that a plan keeps sharded, or is summed up to one.
-pub(super) fn kept_in_shards(graph: &Graph) -> Vec<bool> {
-    let mut kept: Vec<bool> = graph.value_ids().map(|value| is_pinned_gradient(graph, value)).collect();
+/// The gradient of a parameter, to which that of a microbatch is added.
+#[derive(Clone, Copy)]
+pub(super) struct Gradient {
+    parameter: ValueId,
+    /// Whether a plan says the layout of the sum, or that of the gradient of each microbatch.
+    is_pinned: bool,
+}
+
+/// For each value of the backward pass of a microbatch, the gradient to which it is summed up.
+pub(super) fn summed_to(graph: &Graph) -> Vec<Option<Gradient>> {
+    let of = |value: ValueId| match graph.value(value).role {
+        Role::GradOf(of) if graph.value(of).role == Role::Param => {
+            Some(Gradient { parameter: of, is_pinned: graph.value(value).annotation.is_some() })
+        }
+        _ => None,
+    };
+    let mut summed_to: Vec<Option<Gradient>> = graph.value_ids().map(of).collect();
     for node in graph.nodes.iter().rev().filter(|node| node.phase == Phase::WeightGrad) {
-        if node.results.iter().any(|result| kept[result.index()]) {
-            node.operands.iter().for_each(|operand| kept[operand.index()] = true);
+        let Some(gradient) = node.results.iter().find_map(|result| summed_to[result.index()]) else {
+            continue;
+        };
+        for &operand in &node.operands {
+            summed_to[operand.index()].get_or_insert(gradient).is_pinned |= gradient.is_pinned;
         }
     }
-    kept
+    let is_of_microbatch = |value: ValueId| {
+        let definition = graph.value(value).definition.map(|(node, _)| graph.node(node));
+        definition.is_some_and(|node| node.phase == Phase::WeightGrad && node.microbatch.is_some())
+    };
+    graph
+        .value_ids()
+        .filter(|&value| !is_of_microbatch(value))
+        .for_each(|value| summed_to[value.index()] = None);
+    summed_to
 }
 
 /// Whether a value is the gradient of a parameter, or that of a microbatch, whose layout a plan says.
@@ -60,14 +86,28 @@ fn is_pinned_gradient(graph: &Graph, value: ValueId) -> bool {
 impl Emitter<'_> {
     /// The layout in which a result is held that an op produces in this one: the propagated one. Only partial values wait
     /// for a reader. Of gradients that a plan keeps sharded each rank has its shard alone, since these must not be held in
-    /// full; over other axes they stay partial too, while microbatches add up.
+    /// full; over other axes they stay partial too, while microbatches add up. So do other gradients over axes that do not
+    /// shard their parameters, or only store them in shards: over others each microbatch adds to a shard.
     pub(super) fn kept(&self, value: ValueId, produced: &Sharding) -> Sharding {
         let mut kept = self.layouts.sharding(value).clone();
-        if produced.is_partial() && !is_pinned_gradient(self.graph, value) {
+        let is_pinned = is_pinned_gradient(self.graph, value);
+        let reduced = match self.summed_to[value.index()] {
+            _ if is_pinned => kept.sharded_axes(),
+            Some(Gradient { parameter, is_pinned: false }) => {
+                let sharded = self.layouts.sharding(parameter).sharded_axes().into_iter();
+                sharded.filter(|&axis| !self.layouts.cuts_by_element(parameter, axis)).collect()
+            }
+            Some(_) | None => AxisList::new(),
+        };
+        let waits = |axis: AxisRef| !reduced.iter().any(|other| other.overlaps(axis));
+        let waiting: Vec<_> = produced.partial.iter().copied().filter(|&(axis, _)| waits(axis)).collect();
+        if produced.is_partial() && !is_pinned && waiting.len() == produced.partial.len() {
             return produced.clone();
         }
-        let sharded = kept.sharded_axes();
-        kept.partial.extend(produced.partial.iter().filter(|(axis, _)| !sharded.contains(axis)));
+        for dim in &mut kept.dims {
+            dim.axes.retain(|axis| !waiting.iter().any(|(other, _)| other.overlaps(*axis)));
+        }
+        kept.partial.extend(waiting);
         kept
     }
 
