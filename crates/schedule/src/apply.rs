@@ -201,7 +201,24 @@ pub(crate) struct Planner<'a> {
 
 impl<'a> Planner<'a> {
     pub(crate) fn axis(&mut self, entry: Declared) -> Result<AxisRef> {
-        self.axis_named(entry.style.axis_name(), entry.entry)
+        let found = self.axis_named(entry.style.axis_name(), entry.entry);
+        found.map_err(|error| match entry.style.is_storage() && entry.style.axis.is_none() {
+            true => error.help(self.axes_of_storage(entry.style)),
+            false => error,
+        })
+    }
+
+    /// What to write instead of a storage style whose usual axis the mesh does not have: ranks that share the batch, or its
+    /// sequences, hold the same parameters and states, which they can divide.
+    fn axes_of_storage(&self, style: &Style) -> String {
+        let has = |name: &&&str| self.mesh.axes.iter().any(|axis| axis.name == **name && axis.size > 1);
+        let over = |name: &&str| format!("`{}`", Style { axis: Some(name.to_string()), ..style.clone() });
+        let written: Vec<String> = DATA_AXES.iter().chain(&SEQUENCE_AXES).filter(has).map(over).collect();
+        let what = format!("`{style}` divides what ranks that share the batch hold alike");
+        match &written[..] {
+            [] => format!("{what}, and no axis of {} shares it: add `{}`", self.mesh, style.axis_name()),
+            some => format!("{what}: write {}", some.join(" or ")),
+        }
     }
 
     /// The axis that a line names. E223 when the mesh does not have it.

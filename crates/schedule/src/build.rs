@@ -25,12 +25,12 @@ use partita_ir::port::LOSS;
 use partita_ir::{
     Attribute, F8, Graph, InputKind, Node, Pieces, Role, TensorType, Value, graph_edit, quantise,
 };
-use partita_mesh::{AxisList, Mesh, Sharding, Slice};
+use partita_mesh::{AxisList, Mesh, Slice};
 use partita_nn::{LossScaling, Model, Quantised, StepOptions, append_update, scaled_gradient_graph};
 use partita_pipeline::{Cut, Edge, Order, StageGraph, Timetable};
 use partita_spmd::{
-    Layouts, Options, Partitioned, is_computed, microbatch, partition, propagate, specialise, split_fused,
-    virtual_ranks,
+    LaidOut, Layouts, Options, Partitioned, is_computed, lay_out, microbatch, partition, propagate,
+    specialise, split_fused, virtual_ranks,
 };
 use std::collections::BTreeMap;
 
@@ -478,12 +478,24 @@ fn place(
     for name in options.fixed.keys() {
         is_computed(&on_meshes[0].step, name)?;
     }
-    let partitioning = |number: usize, stage: &StageGraph, arrivals: BTreeMap<String, Sharding>| {
+    let mut laid_out: Vec<(LaidOut, StageGraph)> = Vec::with_capacity(pipeline.slices.len());
+    for (number, slice) in pipeline.slices.iter().enumerate() {
+        let on_mesh = on_meshes.iter_mut().find(|on| on.mesh == slice.mesh).expect("every slice has one");
+        let mut stage = std::mem::take(&mut on_mesh.cut.stages[number]);
+        if let Some(layouts) = &on_mesh.layouts {
+            stages::lay_out_received(&mut stage, &on_mesh.cut.edges, layouts, &slice.mesh);
+        }
+        laid_out.push((lay_out(&stage.graph, &slice.mesh)?, stage));
+    }
+    let edges = &on_meshes[0].cut.edges;
+    let options_of = |number: usize| {
         let mut fixed = options.fixed.clone();
-        fixed.retain(|name, _| is_computed(&stage.graph, name).is_ok());
+        fixed.retain(|name, _| is_computed(&laid_out[number].1.graph, name).is_ok());
+        let cluster = pipeline.cluster_of_slice(&options.cluster, mesh, number);
+        let arrivals = arrivals(number, &laid_out, edges, &pipeline.slices, [&options.cluster, &cluster]);
         Options {
             ranks: pipeline.slices[number].ranks.clone(),
-            cluster: pipeline.cluster_of_slice(&options.cluster, mesh, number),
+            cluster,
             fixed,
             arrivals,
             #[cfg(feature = "testing")]
@@ -491,31 +503,14 @@ fn place(
             ..Options::default()
         }
     };
-    let mut partitions: Vec<(Partitioned, StageGraph)> = Vec::with_capacity(pipeline.slices.len());
-    for (number, slice) in pipeline.slices.iter().enumerate() {
-        let on_mesh = on_meshes.iter_mut().find(|on| on.mesh == slice.mesh).expect("every slice has one");
-        let mut stage = std::mem::take(&mut on_mesh.cut.stages[number]);
-        if let Some(layouts) = &on_mesh.layouts {
-            stages::lay_out_received(&mut stage, &on_mesh.cut.edges, layouts, &slice.mesh);
-        }
-        let options = partitioning(number, &stage, BTreeMap::new());
-        let partitioned = partition(&stage.graph, &slice.mesh, &options)?;
+    let options_of_slices: Vec<Options> = (0..laid_out.len()).map(options_of).collect();
+    let mut stages = Vec::with_capacity(laid_out.len());
+    for (((laid_out, stage), options), slice) in
+        laid_out.into_iter().zip(&options_of_slices).zip(&pipeline.slices)
+    {
+        let partitioned = laid_out.partition(options)?;
+        runner.at_stage("partitioning the step")?;
         extend_new(&mut notes, &partitioned.notes);
-        partitions.push((partitioned, stage));
-    }
-    let edges = &on_meshes[0].cut.edges;
-    for number in 0..partitions.len() {
-        let arrivals = arrivals(number, &partitions, edges, &pipeline.slices, &options.cluster);
-        if !arrivals.is_empty() {
-            let (partitioned, stage) = &mut partitions[number];
-            let slice = &pipeline.slices[number];
-            let options = partitioning(number, stage, arrivals);
-            *partitioned = partition(&stage.graph, &slice.mesh, &options)?;
-        }
-    }
-    runner.at_stage("partitioning the step")?;
-    let mut stages = Vec::with_capacity(partitions.len());
-    for ((partitioned, stage), slice) in partitions.into_iter().zip(&pipeline.slices) {
         stages.push(Stage {
             classes: virtual_ranks::class_graphs(&partitioned)?,
             partitioned,
@@ -524,7 +519,6 @@ fn place(
             outputs: stage.outputs,
         });
     }
-    runner.at_stage("writing the local graphs")?;
     let (plan, pieces, mesh) = (plan.clone(), unplaced.pieces.clone(), mesh.clone());
     let timetable = pipeline.timetable(&unplaced.graph, unplaced.microbatches)?;
     let ending_lines = pipeline.ending_lines(&unplaced.graph);

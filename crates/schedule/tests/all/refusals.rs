@@ -356,6 +356,15 @@ fn a_typo() {
     says(&error, "E223", &["the mesh has no axis `pt`", "an axis of tp=2"], "did you mean `tp`?");
     let error = refused(&mut sch, |s| s.at("linear1")?.over("model").shard("weight", 0).map(|_| ()));
     says(&error, "E223", &["no axis `model`", "an axis of tp=2"], "name one of its axes with `axis=`");
+    // No axis shares the batch, so that `tp` is no answer.
+    for style in ["zero1", "zero2", "fsdp"] {
+        let error = refused(&mut sch, |s| s.at("linear1")?.style(style).map(|_| ()));
+        let added =
+            format!("no axis of tp=2 shares it: add `{}`", if style == "fsdp" { "fsdp" } else { "dp" });
+        says(&error, "E223", &["an axis of tp=2"], &added);
+    }
+    let error = refused(&mut sch, |s| s.at("linear1")?.style("zero1(axis=pt)").map(|_| ()));
+    says(&error, "E223", &["the mesh has no axis `pt`"], "did you mean `tp`?");
     let error = refused(&mut sch, |s| s.at("linear1")?.sync("fwd_psot", "all_reduce").map(|_| ()));
     says(&error, "E222", &["no mode of sync `fwd_psot`"], "fwd_post");
     let error = refused(&mut sch, |s| s.at("linear1")?.sync("fwd_post", "allreduce").map(|_| ()));
