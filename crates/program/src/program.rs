@@ -367,7 +367,8 @@ impl Program {
     }
 
     /// Work of a compute instruction: that of its region, where an element that a view repeats is read once. An op that
-    /// changes a part of an operand in its memory writes as much as it reads of the others.
+    /// changes a part of an operand in its memory writes as much as it reads of the others; one that reads a part of an
+    /// operand, such as the rows that a gather looks up, reads no more.
     pub fn cost(&self, compute: &Compute) -> Cost {
         let region = self.region(compute.region);
         let changed = self.changed_in_place(compute);
@@ -375,7 +376,12 @@ impl Program {
         let read: usize = inputs.map(|(_, view)| self.read_bytes(view)).sum();
         let all = || region.graph.outputs.iter().map(|&value| region.graph.ty(value).bytes()).sum();
         let written: usize = if changed.is_some() { read } else { all() };
-        Cost { bytes: (read + written) as f64, ..region.cost() }
+        let graph = &region.graph;
+        let of_op = |node: &partita_ir::Node| {
+            node.op.cost(&graph.operand_types(node), &graph.result_types(node)).bytes
+        };
+        let bytes = region.single().map_or(f64::INFINITY, of_op).min((read + written) as f64);
+        Cost { bytes, ..region.cost() }
     }
 
     /// The input of which an op such as `dynamic_update_slice` changes a part, if its result has the same memory.

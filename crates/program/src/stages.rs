@@ -85,12 +85,12 @@ pub fn lower_stages_watched(
     let mut options = options.clone();
     options.split_backward |= step.timetable.is_some_and(splits_backward);
     let context = PassContext { options: &options, target };
-    let (order, last) = (find_pass("order")?, find_pass("check")?);
+    let (timed, last) = (find_pass("keep-gathered")?, find_pass("check")?);
     let mut lowerings = Vec::with_capacity(step.stages.len());
     for (number, stage) in step.stages.iter().enumerate() {
         let edges = Edges { received: stage.received.clone(), sent: stage.sent.clone() };
         let lowering = Lowering::with_edges(stage.classes, edges)?.offloading(&step.offload);
-        lowerings.push(lowering.run(&PASSES[..order], &context, &mut |pass, l| after(number, pass, l))?);
+        lowerings.push(lowering.run(&PASSES[..timed], &context, &mut |pass, l| after(number, pass, l))?);
     }
     let paused =
         lowerings.first().filter(|_| step.stages.len() == 1).and_then(|l| pause::timetable(l.graph()));
@@ -109,7 +109,7 @@ pub fn lower_stages_watched(
     let mut lowered = Vec::with_capacity(step.stages.len());
     for (number, (lowering, stage)) in lowerings.into_iter().zip(&step.stages).enumerate() {
         types_of_edges(stage, &mut types);
-        let lowering = lowering.run(&PASSES[order..last], &context, &mut |pass, l| after(number, pass, l))?;
+        let lowering = lowering.run(&PASSES[timed..last], &context, &mut |pass, l| after(number, pass, l))?;
         let set = lowering.programs().expect("the pass `emit` is on the list").clone();
         append(&mut whole, set, &stage.ranks, &mut sends);
         lowered.push(lowering);

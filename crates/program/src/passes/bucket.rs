@@ -3,6 +3,7 @@
 
 use crate::LowerOptions;
 use crate::collective::{CollectiveKind, groups, kind, meetings};
+use crate::passes::keep_gathered::readers;
 use crate::ranks::Classes;
 use indexmap::{IndexMap, IndexSet};
 use partita_base::{Diagnostic, Result};
@@ -47,6 +48,8 @@ pub(crate) struct Bucket {
     pub block: String,
     /// Whether it reduces gradients again that were reduced before, such as shards among their replicas.
     pub is_again: bool,
+    /// Whether only weight gradients read it, such as a gathered input of the layer: no input gradient waits for it.
+    pub for_weights: bool,
     /// Bytes of all operands, on the rank where they are largest.
     bytes: usize,
     /// The collectives before and after it.
@@ -138,6 +141,7 @@ impl Bucket {
             microbatch: node.and_then(|node| node.microbatch),
             block: node.map_or(String::new(), |node| block_of(&node.path).to_string()),
             is_again: false,
+            for_weights: false,
             bytes: graph.ty(value).bytes(),
             chain: Chain::default(),
         }
@@ -159,7 +163,7 @@ pub(crate) fn phase_class(phase: Phase) -> Phase {
 
 /// Whether a value is a persistent graph input, or one of these values, possibly through views and conversions.
 fn is_parameter(graph: &Graph, others: &BTreeSet<ValueId>, mut value: ValueId) -> bool {
-    while let Some((definition, _)) = graph.value(value).definition {
+    while let Some((definition, _)) = graph.value(value).definition.filter(|_| !others.contains(&value)) {
         let node = graph.node(definition);
         if !graph.traits(node).is_view() && !matches!(node.op, Op::Convert(_)) {
             return false;
@@ -169,13 +173,18 @@ fn is_parameter(graph: &Graph, others: &BTreeSet<ValueId>, mut value: ValueId) -
     graph.value(value).role != Role::Input || others.contains(&value)
 }
 
-/// The received values that several microbatches read: parameters of other stages, such as a tied weight.
+/// The received values that several microbatches read, parameters of other stages such as a tied weight, and what is
+/// gathered from received ones for several microbatches.
 fn read_by_all(graph: &Graph, received: &[ValueId]) -> BTreeSet<ValueId> {
     let empty = || BTreeSet::<usize>::new();
     let mut microbatches: BTreeMap<ValueId, _> = received.iter().map(|&value| (value, empty())).collect();
     for node in &graph.nodes {
         for operand in &node.operands {
             microbatches.get_mut(operand).into_iter().for_each(|of| of.extend(node.microbatch));
+        }
+        let is_gather = matches!(graph.traits(node).collective(), Some(CollectiveRef::AllGather(_)));
+        if is_gather && microbatches.contains_key(&node.operands[0]) {
+            microbatches.insert(node.results[0], empty());
         }
     }
     microbatches.into_iter().filter(|(_, of)| of.len() > 1).map(|(value, _)| value).collect()
@@ -235,6 +244,20 @@ pub(crate) fn follows_reductions(graph: &Graph, reduces: &[bool]) -> Vec<bool> {
     follows
 }
 
+/// Whether the results of a collective in the backward pass are read by weight gradients of its microbatch alone, which run
+/// on this rank.
+fn reads_for_weights(graph: &Graph, uses: &[Vec<(NodeId, usize)>], id: NodeId) -> bool {
+    let node = graph.node(id);
+    let readers = readers(graph, uses, node.results[0]);
+    let is_weight = |&reader: &NodeId| {
+        let reader = graph.node(reader);
+        reader.phase == Phase::WeightGrad
+            && reader.microbatch == node.microbatch
+            && graph.traits(reader).collective().is_none()
+    };
+    node.phase.is_backward() && !readers.is_empty() && readers.iter().all(is_weight)
+}
+
 /// For each node, whether it leads to a value that another stage waits for, through the forward and
 /// backward pass alone: what the update sends, such as parts of a norm, depends on every gradient.
 fn awaited(graph: &Graph, sent: &[ValueId]) -> Vec<bool> {
@@ -285,7 +308,8 @@ fn replies(graph: &Graph, received: &[ValueId]) -> Vec<usize> {
 /// - all-reduces of gradients and of the update share a bucket up to the size limit, unless what they reduce was reduced
 ///   before, block by block;
 /// - others share a bucket if they belong to one block and no work of another microbatch, which
-///   would have to wait, is between them; those of activations also to one pipeline stage. Of several
+///   would have to wait, is between them; those of activations also to one pipeline stage, and apart from them those that
+///   only weight gradients read. Of several
 ///   buckets, that of activations joins the latest that makes no chain of collectives longer.
 ///
 /// Other stages lie between some collectives. A gradient that another stage waits for, that of a tied
@@ -317,6 +341,7 @@ pub(crate) fn bucket(
     };
     let reduced = follows_reductions(first, &first.node_ids().map(reduces).collect::<Vec<bool>>());
     let mut paths = Paths::new(first);
+    let uses = first.uses();
     // Number of changes of the microbatch so far, in graph order.
     let (mut turn, mut microbatch) = (0, None);
     let mut turn_of: Vec<usize> = Vec::new();
@@ -370,9 +395,10 @@ pub(crate) fn bucket(
             && !is_again;
         let block = block_of(&node.path).to_string();
         let phase = options.part(node.phase);
+        let for_weights = class == BucketClass::Activation && reads_for_weights(first, &uses, id);
         let key = (
             (kind, meeting.clone(), combiner(op), pairs.to_vec()),
-            (class, phase, node.microbatch, is_again),
+            (class, phase, node.microbatch, is_again, for_weights),
             // Between two stages of one slice, a value may pass through another slice.
             (class == BucketClass::Activation).then_some(node.stage),
             replies[id.index()],
@@ -384,11 +410,10 @@ pub(crate) fn bucket(
             let bucket = &buckets[candidate];
             let fits = !capped || bucket.bytes + bytes <= options.bucket_cap_bytes;
             let near = class != BucketClass::Activation || turn_of[candidate] == turn;
-            // No ancestor of a parameter gather is a collective, so no path can lead through a
-            // bucket.
-            fits && near
-                && (class == BucketClass::ParameterGather
-                    || paths.is_free(&buckets, &bucket_of, candidate, id))
+            // No ancestor of a gather of a parameter is a collective, so no path can lead through a bucket; one of what was
+            // gathered from another stage has one.
+            let is_own = class == BucketClass::ParameterGather && parameters.is_empty();
+            fits && near && (is_own || paths.is_free(&buckets, &bucket_of, candidate, id))
         };
         let suited = known.iter().rev().filter(|_| class == BucketClass::Activation).copied();
         let suited = suited.filter(|&candidate| buckets[candidate].chain.suits(chain)).find(|&c| is_free(c));
@@ -414,6 +439,7 @@ pub(crate) fn bucket(
             microbatch: node.microbatch,
             block,
             is_again,
+            for_weights,
             bytes,
             chain,
         });

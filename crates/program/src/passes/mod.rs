@@ -13,6 +13,7 @@ pub(crate) mod emit;
 pub(crate) mod fuse;
 pub(crate) mod head;
 pub(crate) mod keep;
+pub(crate) mod keep_gathered;
 pub(crate) mod memory;
 mod occupied;
 pub(crate) mod offload;
@@ -71,6 +72,8 @@ pub struct Lowering {
     offload: Offload,
     /// The buckets: collectives that run as one, and sends over edges.
     buckets: Vec<Bucket>,
+    /// Gathers of the backward pass that became views of what the forward pass gathered.
+    kept: Vec<NodeId>,
     /// The order of nodes and of the starts and waits of collectives.
     items: Vec<Item>,
     /// The items that become one instruction each.
@@ -166,11 +169,20 @@ pub const PASSES: &[Pass] = &[
         },
     },
     Pass {
+        name: "keep-gathered",
+        about: "keep gathered parameters where the backward pass follows the forward pass at once",
+        run: |mut lowering, _| {
+            let Lowering { graphs, buckets, timing, .. } = &mut lowering;
+            lowering.kept = keep_gathered::keep_gathered(graphs, buckets, timing.as_ref());
+            Ok(lowering)
+        },
+    },
+    Pass {
         name: "order",
         about: "order nodes, and start and wait for collectives so that they overlap with compute",
         run: |mut lowering, context| {
-            let Lowering { graphs, buckets, timing, .. } = &lowering;
-            lowering.items = order::order(&graphs[0], buckets, context.options, timing.as_ref());
+            let Lowering { graphs, buckets, kept, timing, .. } = &lowering;
+            lowering.items = order::order(&graphs[0], buckets, kept, context.options, timing.as_ref());
             Ok(lowering)
         },
     },
@@ -263,7 +275,7 @@ impl Lowering {
             graph.inputs.iter().map(|&value| graph.value(value).role.clone()).collect()
         };
         let roles = graphs.iter().map(roles).collect();
-        let (buckets, items, steps) = (Vec::new(), Vec::new(), Vec::new());
+        let (buckets, kept, items, steps) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (timing, offload) = (None, Offload::default());
         Ok(Lowering {
             classes,
@@ -273,6 +285,7 @@ impl Lowering {
             timing,
             offload,
             buckets,
+            kept,
             items,
             steps,
             fusion: None,

@@ -10,6 +10,7 @@
 
 use crate::LowerOptions;
 use crate::passes::bucket::{Bucket, BucketClass, follows_reductions};
+use crate::passes::keep_gathered::readers;
 use crate::passes::timing::{Places, Timing};
 use partita_ir::{Graph, NodeId, Operation, Phase, Traits, ValueId};
 use partita_pipeline::block_of;
@@ -45,6 +46,8 @@ enum At {
     Node,
     /// A collective of the node's result starts.
     Start,
+    /// Work that nothing waits for runs while that collective is on its way.
+    Behind,
 }
 
 /// Whether the node is no entry of the order.
@@ -53,10 +56,11 @@ pub(crate) fn is_free(graph: &Graph, id: NodeId) -> bool {
 }
 
 /// Orders a graph with its buckets. `graph` is that of any class, since all have one structure.
-/// With a timetable, the nodes of a task come after those of the tasks before it.
+/// With a timetable, the nodes of a task come after those of the tasks before it. `kept` are the gathers that became views.
 pub(crate) fn order(
     graph: &Graph,
     buckets: &[Bucket],
+    kept: &[NodeId],
     options: &LowerOptions,
     timing: Option<&Timing>,
 ) -> Vec<Item> {
@@ -144,7 +148,11 @@ pub(crate) fn order(
         buckets[bucket].nodes.iter().for_each(|node| is_reduction[node.index()] = true);
     }
     let reduced = follows_reductions(graph, &is_reduction);
-    let key = keys(graph, buckets, options, timing, &places, &reduced);
+    let (key, led) = keys(graph, buckets, kept, options, timing, &places, &reduced);
+    for (bucket, leader) in led {
+        followers[start(leader)].push(start(bucket));
+        missing[start(bucket)] += 1;
+    }
     let mut ready: BinaryHeap<Reverse<(Key, usize)>> = BinaryHeap::new();
     let is_unit = |unit: usize| unit >= node_count || unit_of[unit] == unit;
     for unit in (0..unit_count).filter(|&unit| is_unit(unit) && missing[unit] == 0) {
@@ -321,15 +329,97 @@ impl Stretches {
     }
 }
 
-/// The preferred time of each unit.
+/// Where the work of a block begins in a part of the step, for a microbatch.
+type Begins<'g> = BTreeMap<(Phase, Option<usize>, &'g str), isize>;
+
+/// How many blocks further on weight gradients may be computed, with what they read held until then.
+const BLOCKS_BEHIND: usize = 2;
+
+/// Whether a bucket exchanges activations or their gradients between ranks in the backward pass.
+fn is_exchange(bucket: &Bucket) -> bool {
+    bucket.class == BucketClass::Activation
+        && bucket.phase.is_backward()
+        && bucket.meetings.iter().any(|members| members.len() > 1)
+}
+
+/// What weight gradients alone read, and what is there before the backward pass of its block, such as shards of the block's
+/// input: such buckets, each with the first one of its block that input gradients wait for. It starts right behind that,
+/// which it would delay before it; all work of the block hides it.
+fn led(
+    graph: &Graph,
+    buckets: &[Bucket],
+    begins: &Begins,
+    (starts, waits): (&[Key], &[Key]),
+) -> Vec<(usize, usize)> {
+    let part = |bucket: &Bucket| (bucket.phase, bucket.microbatch, bucket.block.clone());
+    let begin = |number: usize| {
+        let Bucket { phase, microbatch, block, .. } = &buckets[number];
+        begins.get(&(*phase, *microbatch, block.as_str())).copied()
+    };
+    let exchanges = || (0..buckets.len()).filter(|&number| is_exchange(&buckets[number]));
+    let is_first = |number: &usize| begin(*number).is_some_and(|begin| starts[*number].0 <= begin);
+    let mut leaders: BTreeMap<_, usize> = BTreeMap::new();
+    for number in exchanges().filter(is_first).filter(|&number| !buckets[number].for_weights) {
+        // What input gradients wait for follows from no weight gradient.
+        if buckets[number].nodes.iter().all(|&id| graph.node(id).phase == Phase::InputGrad) {
+            let first = leaders.entry(part(&buckets[number])).or_insert(number);
+            if waits[number] < waits[*first] {
+                *first = number;
+            }
+        }
+    }
+    let own = exchanges().filter(is_first).filter(|&number| buckets[number].for_weights);
+    own.filter_map(|number| Some((number, *leaders.get(&part(&buckets[number]))?))).collect()
+}
+
+/// Of other exchanges that only weight gradients read: each such bucket with its readers, and the place of the next exchange
+/// that input gradients wait for, behind whose start they run. The work before it hides their exchange, and they hide that
+/// one.
+fn postponed(
+    graph: &Graph,
+    buckets: &[Bucket],
+    options: &LowerOptions,
+    (starts, waits): (&[Key], &[Key]),
+    begins: &Begins,
+) -> Vec<(usize, Vec<NodeId>, isize)> {
+    let uses = graph.uses();
+    let stage = |bucket: &Bucket| bucket.nodes.first().map(|&id| graph.node(id).stage);
+    let (mut own, mut awaited) = (Vec::new(), BTreeMap::<_, Vec<isize>>::new());
+    for (number, bucket) in buckets.iter().enumerate().filter(|(_, bucket)| is_exchange(bucket)) {
+        let (place, at) = starts[number];
+        match bucket.for_weights {
+            true if at == At::Start => own.push(number),
+            true => {}
+            false => awaited.entry((bucket.microbatch, stage(bucket))).or_default().push(place),
+        }
+    }
+    awaited.values_mut().for_each(|places| places.sort_unstable());
+    let next = |number: usize| {
+        let (bucket, place) = (&buckets[number], waits[number].0);
+        let results = bucket.results(graph).into_iter();
+        let readers = results.flat_map(|result| readers(graph, &uses, result)).collect();
+        let places = awaited.get(&(bucket.microbatch, stage(bucket)))?;
+        let next = *places.get(places.partition_point(|&other| other <= place))?;
+        let part = options.part(bucket.phase);
+        let of_part = begins
+            .iter()
+            .filter(|((phase, microbatch, _), _)| (*phase, *microbatch) == (part, bucket.microbatch));
+        let between = of_part.filter(|&(_, &begin)| place < begin && begin <= next).count();
+        (between <= BLOCKS_BEHIND).then_some((number, readers, next))
+    };
+    own.into_iter().filter_map(next).collect()
+}
+
+/// The preferred time of each unit, and the buckets that start right behind another one.
 fn keys(
     graph: &Graph,
     buckets: &[Bucket],
+    kept: &[NodeId],
     options: &LowerOptions,
     timing: Option<&Timing>,
     places: &Places,
     reduced: &[bool],
-) -> Vec<Key> {
+) -> (Vec<Key>, Vec<(usize, usize)>) {
     let node_count = graph.nodes.len();
     let end = node_count as isize;
     // The first node that needs a value, looking through views.
@@ -366,7 +456,7 @@ fn keys(
         let results = bucket.results(graph).into_iter();
         results.map(|r| first_use[r.index()]).min().unwrap_or(end)
     };
-    let waits: Vec<Key> = buckets
+    let mut waits: Vec<Key> = buckets
         .iter()
         .map(|bucket| match bucket.edge {
             Some((edge, _)) if bucket.class == BucketClass::Sent => {
@@ -394,7 +484,7 @@ fn keys(
         });
     }
     // Where the work of a block in a part of the step begins for a microbatch.
-    let mut begins: BTreeMap<(Phase, Option<usize>, &str), isize> = BTreeMap::new();
+    let mut begins: Begins = BTreeMap::new();
     for id in graph.node_ids().filter(|id| bucket_of[id.index()].is_none() && !is_free(graph, *id)) {
         let node = graph.node(id);
         let key = (options.part(node.phase), node.microbatch, block_of(&node.path));
@@ -423,9 +513,24 @@ fn keys(
             let (place, _) = definitions.map(|(node, _)| key[node.index()]).max().unwrap_or((-1, At::Wait));
             let is_late = bucket.phase.is_backward() && bucket.class == BucketClass::Activation;
             let begin = begins.get(&(bucket.phase, bucket.microbatch, bucket.block.as_str()));
-            (begin.filter(|_| is_late).map_or(place, |begin| place.max(*begin)), At::Start)
+            // What the update exchanges starts before more is updated: new parameters are gathered while those of the next
+            // block are computed, and no stage waits for another one's part of a norm.
+            let at = if bucket.phase == Phase::Update { At::Prefetch } else { At::Start };
+            (begin.filter(|_| is_late).map_or(place, |begin| place.max(*begin)), at)
         })
         .collect();
+
+    let led = led(graph, buckets, &begins, (&starts, &waits));
+    for &(bucket, leader) in &led {
+        starts[bucket] = (starts[leader].0, At::Receive);
+    }
+    let begins = (!options.split_backward).then_some(&begins);
+    for (bucket, readers, place) in
+        begins.map_or(Vec::new(), |begins| postponed(graph, buckets, options, (&starts, &waits), begins))
+    {
+        waits[bucket] = (place, At::Behind);
+        buckets[bucket].nodes.iter().chain(&readers).for_each(|node| key[node.index()] = waits[bucket]);
+    }
 
     // Parameter gathers start during the previous block, or just before use.
     let stretches = Stretches::of(graph, buckets, &starts, places);
@@ -436,9 +541,15 @@ fn keys(
         let Bucket { phase, microbatch, block, .. } = &buckets[bucket];
         (*phase, *microbatch, block)
     };
-    let mut previous: Key = (-1, At::Wait);
+    // What was kept is read as if it had been gathered again.
+    let read = |id: &NodeId| first_use[graph.node(*id).results[0].index()];
+    let mut kept: Vec<isize> = kept.iter().map(read).collect();
+    kept.sort_unstable();
+    let mut previous: isize = -1;
     for blocks in gathers.chunk_by(|&a, &b| set(a) == set(b)) {
-        let ahead = stretches.longest(previous.0, waits[blocks[0]].0);
+        let wait = waits[blocks[0]].0;
+        let begin = kept[..kept.partition_point(|&place| place < wait)].last().copied();
+        let ahead = stretches.longest(previous.max(begin.unwrap_or(previous)), wait);
         for &bucket in blocks {
             starts[bucket] =
                 if options.prefetch { (ahead, At::Prefetch) } else { (waits[bucket].0, At::Wait) };
@@ -453,9 +564,9 @@ fn keys(
                 }
             }
         }
-        previous = waits[blocks[0]];
+        previous = wait;
     }
     key.extend(starts);
     key.extend(waits);
-    key
+    (key, led)
 }
