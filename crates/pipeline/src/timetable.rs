@@ -130,6 +130,25 @@ impl Timetable {
         self.slices[slice].iter().map(during).collect()
     }
 
+    /// For each task of a slice, of how many stages and microbatches the slice holds, while the task runs, what lives from
+    /// the forward task to that of input gradients, from the forward task to that of weight gradients, and from the one of
+    /// these two to the other.
+    pub fn spans(&self, slice: usize) -> Vec<[usize; 3]> {
+        let [mut to_input, mut to_weight, mut between] = [0usize; 3];
+        let during = |task: &Task| {
+            let is = |kinds: &[TaskKind]| usize::from(kinds.contains(&task.kind));
+            to_input += is(&[TaskKind::Forward]);
+            to_weight += is(&[TaskKind::Forward]);
+            between += is(&[TaskKind::InputGrad]);
+            let now = [to_input, to_weight, between];
+            to_input = to_input.saturating_sub(is(&[TaskKind::InputGrad, TaskKind::Backward]));
+            to_weight = to_weight.saturating_sub(is(&[TaskKind::WeightGrad, TaskKind::Backward]));
+            between = between.saturating_sub(is(&[TaskKind::WeightGrad]));
+            now
+        };
+        self.slices[slice].iter().map(during).collect()
+    }
+
     /// The most activations that a slice holds at any time.
     pub fn peak(&self, slice: usize) -> usize {
         self.held(slice).into_iter().max().unwrap_or(0)
