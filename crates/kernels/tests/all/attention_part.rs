@@ -151,7 +151,8 @@ proptest! {
             let largest = right.values().iter().fold(1.0f64, |most, x| most.max(x.abs()));
             for (at, &sum) in sums.iter().enumerate() {
                 let error = (sum - right.get(at)).abs();
-                prop_assert!(error <= 4.0 * tolerance * largest, "{} at {}: {}, not {}", dtype, at, sum, right.get(at));
+                // Sums of up to 1,100 terms, in another order.
+                prop_assert!(error <= 8.0 * tolerance * largest, "{} at {}: {}, not {}", dtype, at, sum, right.get(at));
             }
         }
     }
