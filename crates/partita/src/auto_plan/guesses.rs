@@ -25,8 +25,7 @@ const PRICED: [usize; 2] = [4, 12];
 const DOUBTFUL: usize = 8;
 /// The most of them that do not fit.
 const IN_VAIN: usize = 40;
-/// The axes for experts and for long rows, and the most candidates with each that are priced to say what it gains or costs;
-/// the steps of a ring take long to build.
+/// The axes for experts and for long rows, and the most candidates with each that are priced to say what it gains or costs.
 const TOLD: [(&str, usize); 2] = [("ep", 3), ("cp", 1)];
 /// The most ranks of such an axis then: the steps of a ring of many ranks take long to build.
 pub(super) const MOST_TOLD: usize = 8;
@@ -79,7 +78,13 @@ pub(super) fn priced(session: &Session, guesses: Vec<Guess>, watch: Watch) -> Re
         let fitting = pricing.fitting().count();
         // Those first that promise to be better, then one of each mesh.
         let mut order: Vec<(bool, Promise, usize)> = Vec::new();
-        for (number, kin) in kin.iter().enumerate() {
+        // Rings take long to build, the more so the more ranks they have: they are priced where many others do not fit, and
+        // short ones where they promise to be better than what fits.
+        let is_dear = |kin: &Kin| {
+            let ring = kin[0].mesh.axis_named("cp").map_or(1, |axis| axis.size);
+            ring > 1 && if best_s.is_finite() { ring > MOST_TOLD } else { in_vain < 2 * PRICED[0] }
+        };
+        for (number, kin) in kin.iter().enumerate().filter(|(_, kin)| !is_dear(kin)) {
             let Some(promise) = pricing.promise(kin) else { continue };
             let is_better = match promise.fit {
                 Fit::Expected => promise.key < best_s,
@@ -99,7 +104,8 @@ pub(super) fn priced(session: &Session, guesses: Vec<Guess>, watch: Watch) -> Re
         // As long as none fits, one of them is the smallest.
         if best_s.is_infinite() && (in_vain >= PRICED[0] || order.is_empty()) {
             let least = |number: &usize| pricing.least_bytes(&kin[*number]);
-            chosen.extend((0..kin.len()).min_by(|a, b| least(a).total_cmp(&least(b))));
+            let may_be = (0..kin.len()).filter(|&number| !is_dear(&kin[number]));
+            chosen.extend(may_be.min_by(|a, b| least(a).total_cmp(&least(b))));
         }
         for (_, promise, number) in order {
             let is_other = |&other: &usize| kin[other][0].class() != kin[number][0].class();
@@ -264,7 +270,7 @@ impl<'a> Pricing<'a> {
             };
             // Of a class without prices, the estimate says how long programs take, and those of the same timetable how much
             // memory they need.
-            let alike = mean(&|key| (key.0, &key.1) == (class.0, &class.1));
+            let alike = mean(&|key| key.0 == class.0 && timetable_of(key) == timetable_of(class));
             let unknown = [DOUBT.sqrt(), alike.map_or(DOUBT, |ratios| ratios[1] * DOUBT.sqrt())];
             *expected = mean(&|key| key == class).unwrap_or(unknown);
         }
@@ -273,6 +279,11 @@ impl<'a> Pricing<'a> {
 
 /// What guesses have in common whose estimates err alike: a pipeline and its timetable, what data parallel ranks share.
 type Class = (bool, String, u8, [bool; 4]);
+
+/// The timetable of a class, whatever the number of stages on a slice.
+fn timetable_of(class: &Class) -> &str {
+    class.1.split(' ').next().unwrap_or_default()
+}
 
 /// Guesses that err alike in their bytes: the ranks that share a layer or its rows, the layer, and how stages follow each
 /// other.
@@ -315,12 +326,15 @@ impl Guess<'_> {
     }
 
     fn class(&self) -> Class {
-        let is_looped = self.order.chunks(self.job.pp) > 1;
-        let order = if is_looped { "looped" } else { self.order.name() };
+        // Estimates of several stages on a slice err less the more there are.
+        let order = match self.order.chunks(self.job.pp) {
+            0 | 1 => self.order.name().to_string(),
+            chunks => format!("looped {}", chunks.ilog2()),
+        };
         let Job { zero, shard_group, dp, cp, ref block, .. } = *self.job;
         let has_replicas = zero == 3 && shard_group < dp;
         let others = [has_replicas, block.ep > 1, cp > 1, self.job.bytes.host > 0.0];
-        (self.job.pp > 1, order.to_string(), zero, others)
+        (self.job.pp > 1, order, zero, others)
     }
 }
 

@@ -402,16 +402,16 @@ fn overruled(pins: &Plan, forward: &Graph) -> Vec<String> {
     overruled_lines(pins, forward).unwrap_or_default()
 }
 
-/// Stages on a slice that are tried.
-const CHUNKS: [usize; 8] = [2, 3, 4, 5, 6, 8, 10, 12];
+/// The most stages on a slice that are tried.
+const MOST_CHUNKS: usize = 12;
 
 /// The timetables to try with so many microbatches of a model of `layers` layers on `slices` slices.
 fn orders(own: &Order, [layers, slices, microbatches]: [usize; 3], freedom: Freedom) -> Vec<Order> {
     if !freedom.flags || *own != Order::default() || slices == 1 {
         return vec![own.clone()];
     }
-    let fits = |chunks: &&usize| microbatches >= slices && layers.is_multiple_of(slices * **chunks);
-    let looped = CHUNKS.iter().filter(fits).map(|chunks| format!("interleaved-1f1b:{chunks}"));
+    let fits = |chunks: &usize| microbatches >= slices && layers.is_multiple_of(slices * *chunks);
+    let looped = (2..=MOST_CHUNKS).filter(fits).map(|chunks| format!("interleaved-1f1b:{chunks}"));
     let split = ["zb-h1", "zb-h2"].map(str::to_string);
     let named = looped.chain(split).filter_map(|name| Order::named(&name).ok());
     std::iter::once(own.clone()).chain(named).collect()

@@ -421,13 +421,15 @@ fn of_region(program: &Program, compute: &Compute, place: Place, phase: Phase) -
     for node in &graph.nodes {
         if matches!(node.op, Op::DotGeneral(_)) {
             work = Work::Matmul;
+        } else if matches!(node.op, Op::Gather(_)) {
+            // Only the rows that are looked up are read.
+            bytes = 2.0 * written as f64;
         } else if let Some(composite) = node.op.composite() {
             let name = &*composite.definition.name;
             if name.starts_with(ATTENTION.name) {
                 work = attention(graph, node, composite);
                 flops *= alignment(graph, node);
             } else if name == EMBEDDING.name {
-                // Only the rows that are looked up are read.
                 bytes = 2.0 * written as f64;
             } else if has_matmul(&composite.definition.decomposition) {
                 work = Work::Matmul;

@@ -20,6 +20,8 @@ pub(super) struct Exchanges {
     pub(super) late_s: f64,
     /// One microbatch from one stage to the next.
     pub(super) send_s: f64,
+    /// Whether gathers of parameters go over the same links as the collectives within a layer, and take turns with them.
+    pub(super) are_queued: bool,
 }
 
 impl Exchanges {
@@ -78,6 +80,17 @@ impl Exchanges {
             true => (step_s, updated_s + broadcasts_s),
             false => (step_s + updated_s, broadcasts_s),
         };
-        Exchanges { late_s, keys: [keys, 2.0 * keys], of_layer: passes, of_ends: ends, step_s, send_s }
+        let levels = |members: &[usize]| cluster.rings_among(members).into_iter().map(|ring| ring.level);
+        let within: Vec<usize> = levels(&group(inner, 1)).collect();
+        let are_queued = job.queues && levels(&sharded).any(|level| within.contains(&level));
+        Exchanges {
+            are_queued,
+            late_s,
+            keys: [keys, 2.0 * keys],
+            of_layer: passes,
+            of_ends: ends,
+            step_s,
+            send_s,
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! Published training runs as jobs: the columns of a table of runs become a model, a mesh, styles and options.
 
+use super::attention::AttentionKernel;
 use super::block::{BlockSpec, Recompute};
 use super::csv::{Csv, Row};
-use super::step::{AttentionKernel, Job, ParameterBytes};
+use super::step::{Job, ParameterBytes};
 use crate::models::ModelSource;
 use partita_base::{Diagnostic, Result};
 use partita_cost::{Cluster, gpu};
@@ -222,6 +223,7 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
             zero,
             shard_group,
             queues: false,
+            adds: false,
             // InternEvo's configs have `overlap_sync_grad=True`.
             overlaps: is_internevo(row) || overlaps(row.text("overlap_notes"), is_sharded),
             attention: if is_unfused {

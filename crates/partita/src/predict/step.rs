@@ -10,6 +10,7 @@
 //! gather the parameters of each layer for each use (3) (S. Rajbhandari et al., "ZeRO", 2020, section 7). Ranks are
 //! numbered with `tp` minor, then `sp`, `dp` and `pp`, so that the collectives of a layer stay within a node.
 
+use super::attention::AttentionKernel;
 use super::block::{Block, BlockSpec, Item, Place, Recompute, Traced, Work};
 use super::bytes::bytes_of_slices;
 use super::exchanges::Exchanges;
@@ -49,9 +50,13 @@ pub struct Job {
     pub microbatches: usize,
     /// What data parallel ranks share.
     pub zero: u8,
-    /// Whether the collectives of a rank run one after another, as in the library's own programs: those within a layer wait
-    /// for gathers of parameters, and nothing hides the gather of parameters that are updated under ZeRO stages 1 and 2.
+    /// Whether the collectives of a rank over the same links run one after another, as in the library's own programs: those
+    /// within a layer wait for gathers of parameters, and nothing hides the gather of parameters that are updated under ZeRO
+    /// stages 1 and 2.
     pub queues: bool,
+    /// Whether the gradients of a microbatch are added to those of others by kernels of their own, as in the library's own
+    /// programs.
+    pub adds: bool,
     /// Ranks over which ZeRO shards; the others have replicas.
     pub shard_group: usize,
     /// Whether the collectives of data parallel ranks hide behind the backward pass.
@@ -111,28 +116,6 @@ impl Default for Software {
     }
 }
 
-/// How attention is computed.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum AttentionKernel {
-    /// As one kernel, which reaches this part of the rate of a matmul.
-    Fused(f64),
-    /// As matmuls with a softmax between them: 13 bytes of each score move in the forward pass and 17 in the backward
-    /// pass, those of the fused softmax and the dropout of Megatron-LM in half precision. The matmuls reach this part of
-    /// the rate of a large one.
-    Unfused(f64),
-}
-
-impl AttentionKernel {
-    /// Attention as matmuls and a softmax, for heads of so many features. Matrix units take rows of 16 bytes, so that heads
-    /// of another size than a multiple of 8 are multiplied without them, at a quarter of the rate (312 and 78 TFLOP/s of
-    /// A100, NVIDIA's data sheet).
-    pub fn unfused(head_features: usize) -> AttentionKernel {
-        AttentionKernel::Unfused(if head_features.is_multiple_of(8) { UNFUSED } else { UNFUSED / 4.0 })
-    }
-}
-
-/// The part of the rate of a large matmul that the small ones of attention reach.
-const UNFUSED: f64 = 0.6;
 /// The part of a link's bandwidth that a collective reaches.
 pub(super) const LINK: f64 = 0.8;
 
@@ -302,6 +285,7 @@ impl Job {
             microbatches: 1,
             zero: 0,
             queues: true,
+            adds: true,
             shard_group: 1,
             overlaps: true,
             broadcasts: false,
@@ -362,6 +346,8 @@ pub struct Priced {
     pieces: Pieces,
     exchanges: Exchanges,
     update_s: f64,
+    /// Seconds in which a microbatch adds its gradients to those of the microbatches before it: first, layer, last.
+    adding_s: [f64; 3],
 }
 
 /// Where the seconds of a step go.
@@ -400,13 +386,18 @@ impl Priced {
         let own = block.one.state_bytes / elements + job.block.dtype.size_bytes() as f64;
         let traffic = (job.bytes.state + job.bytes.host + job.bytes.gradient) / own;
         let update_s = (pieces.update[0] * layers_per_slice + pieces.update[1]) / sharded * traffic;
-        // States are loaded and stored during the update.
+        // States are loaded and stored during the update, hardly at the same time: those of one parameter are loaded ahead.
         let of_layer = block.layer(|traced| traced.parameters.iter().sum());
         let of_slice = elements + of_layer * (layers_per_slice - 1.0);
         let host_bytes = of_slice * job.bytes.host / sharded;
-        let host_s = cluster.slowest(|device| host_bytes / device.host_bytes_per_s);
+        let host_s = cluster.slowest(|device| 2.0 * host_bytes / device.host_bytes_per_s);
         let update_s = update_s.max(host_s);
-        Priced { pieces, exchanges: Exchanges::of(job, block, cluster), update_s }
+        Priced {
+            pieces,
+            exchanges: Exchanges::of(job, block, cluster),
+            update_s,
+            adding_s: adding_s(job, block, cluster),
+        }
     }
 
     /// The seconds of a step with these constants of software.
@@ -414,7 +405,7 @@ impl Priced {
     /// # Errors
     /// E463 for a timetable of other numbers than the job's.
     pub fn seconds(&self, job: &Job, software: &Software) -> Result<StepSeconds> {
-        let Priced { pieces, exchanges, update_s } = self;
+        let Priced { pieces, exchanges, update_s, adding_s } = self;
         let software = &Software { launch_s: software.launch_s + job.launch_s, ..*software };
         let stages = job.pp * job.chunks;
         let counts = job.layers_of_stages();
@@ -426,19 +417,24 @@ impl Priced {
             // So do keys and values behind the attention to the part that is there.
             let keys = exchanges.keys[backward] * software.communication;
             seconds.exchange += (keys - seconds.compute / 2.0).max(0.0);
-            let is_queued = job.queues && seconds.exchange > 0.0;
+            let is_queued = exchanges.are_queued && seconds.exchange > 0.0;
             let hidden = match job.overlaps {
                 true if is_queued => seconds.compute * BETWEEN_EXCHANGES,
                 true => seconds.compute,
                 false => 0.0,
             };
             seconds.exchange += (shared - hidden).max(0.0);
+            let adding =
+                |place: Place| if backward == 1 { adding_s[place as usize] * software.compute } else { 0.0 };
+            seconds.compute += adding(Place::Layers);
             let mut seconds = seconds.times(counts[stage] as f64);
             if stage == 0 {
                 seconds = seconds.plus(pieces.first[backward].with(software));
+                seconds.compute += adding(Place::First);
             }
             if stage + 1 == stages {
                 seconds = seconds.plus(pieces.last[backward].with(software));
+                seconds.compute += adding(Place::Last);
                 seconds.exchange += exchanges.of_ends[backward] * software.communication;
             }
             if stages > 1 {
@@ -475,6 +471,24 @@ impl Priced {
             in_flight,
         })
     }
+}
+
+/// Seconds in which a microbatch adds its gradients to those of the microbatches before it, by part of the model: both are
+/// read, and the sum is written. The first microbatch adds nothing; libraries whose matmuls add to their results take little
+/// longer.
+fn adding_s(job: &Job, block: &Block, cluster: &Cluster) -> [f64; 3] {
+    if !job.adds {
+        return [0.0; 3];
+    }
+    let shards = if job.zero >= 2 { job.shard_group as f64 } else { 1.0 };
+    let rest = 1.0 - 1.0 / job.microbatches.max(1) as f64;
+    let at = |place: Place| block.one.parameters[place as usize];
+    let of_layer = block.layer(|traced| traced.parameters[Place::Layers as usize]);
+    let seconds = |elements: f64| match elements * job.bytes.gradient / shards * 3.0 {
+        bytes if bytes > 0.0 => cluster.memory_s(bytes) * rest,
+        _ => 0.0,
+    };
+    [seconds(at(Place::First)), seconds(of_layer), seconds(at(Place::Last))]
 }
 
 /// Predicts a step.
