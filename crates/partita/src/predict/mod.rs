@@ -4,6 +4,7 @@
 //! microbatches and data parallel ranks ([`step`]). [`rows`] reads tables of published runs, [`fit`] the constants of
 //! their software, [`estimate`] asks how many devices a model needs.
 
+pub mod attention;
 pub mod block;
 pub(crate) mod bytes;
 pub mod csv;
@@ -12,8 +13,11 @@ mod exchanges;
 pub mod fit;
 pub mod fold;
 mod forecast;
+mod reading;
 pub mod rows;
+mod run;
 pub(crate) mod small;
+mod small_bytes;
 mod small_steps;
 pub mod step;
 pub mod unfold;

@@ -2,25 +2,28 @@
 //! that would run, on a clock.
 //!
 //! The seconds of a task of the timetable are those of its instructions and of its waits for collectives among the ranks
-//! of its slice, whenever they run; waits for other slices depend on the timetable and do not count. While the first
+//! of its slice, whenever they run; waits for other slices depend on the timetable and do not count. In a pipeline, how long
+//! a slice waits for gathers of parameters and reductions of gradients depends on the timetable too, since they run beside
+//! other tasks: of these the seconds that they take count, apart. While the first
 //! task waits for its input, instructions of later tasks that need no other slice may run: their seconds count with
 //! their tasks, but before all of them ([`Part::Ahead`]). What belongs to no microbatch happens once a step, as part of
 //! the task under way, such as the norms of gradients that are ready. The first and the last microbatch differ from
 //! those between them: the first accumulates no gradients, and behind the last one gradients are exchanged.
 
+use super::reading::Reading;
+use super::small_bytes::{accumulated, accumulates, bytes, in_flight, parameters, saved, used};
 use super::step::Bytes;
+use super::unfold::is_inside;
 use crate::models::ModelSource;
 use crate::session::Session;
-use partita_base::{CollectiveId, DType, Diagnostic, Result};
+use partita_base::{DType, Diagnostic, Result};
 use partita_cost::Cluster;
-use partita_ir::{Phase, Role};
-use partita_pipeline::{Order, Task, TaskKind, Timetable, block_of};
-use partita_program::{
-    Action, BufferKind, Collective, CollectiveKind, CollectiveOp, Event, Origin, Program, ProgramSet,
-};
+use partita_ir::Phase;
+use partita_pipeline::{Order, TaskKind, block_of};
+use partita_program::{Action, Collective, CollectiveKind, CollectiveOp, Program, ProgramSet, Start};
 use partita_schedule::{Built, PIPELINE_AXIS, Plan, Primitive};
-use partita_simulate::{ClassRun, MemoryKind, Simulation, simulate};
-use std::collections::BTreeMap;
+use partita_simulate::{ClassRun, Simulation, simulate};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The most microbatches of a small step: the first one, one in the middle, the last one.
@@ -50,15 +53,37 @@ pub(super) struct Spent {
     pub compute: f64,
     /// In which it waits for a collective.
     pub exposed: f64,
+    /// Of gathers of parameters beside its tasks.
+    pub gathered: f64,
+    /// Of reductions of gradients beside its tasks.
+    pub reduced: f64,
 }
 
 impl Spent {
+    /// Without what runs beside.
     pub fn sum(self) -> f64 {
         self.compute + self.exposed
     }
 
     pub fn plus(self, other: Spent) -> Spent {
-        Spent { compute: self.compute + other.compute, exposed: self.exposed + other.exposed }
+        self.with(other, |a, b| a + b)
+    }
+
+    pub fn minus(self, other: Spent) -> Spent {
+        self.with(other, |a, b| (a - b).max(0.0))
+    }
+
+    pub fn times(self, factor: f64) -> Spent {
+        self.with(self, |a, _| a * factor)
+    }
+
+    fn with(self, other: Spent, of: impl Fn(f64, f64) -> f64) -> Spent {
+        Spent {
+            compute: of(self.compute, other.compute),
+            exposed: of(self.exposed, other.exposed),
+            gathered: of(self.gathered, other.gathered),
+            reduced: of(self.reduced, other.reduced),
+        }
     }
 }
 
@@ -72,9 +97,11 @@ pub(super) struct SmallSlice {
     pub layers: usize,
     /// Seconds by part.
     pub spent: BTreeMap<Part, ByPlace<Spent>>,
-    /// Seconds of a task after it has sent its result to another slice.
-    pub behind_send: BTreeMap<Part, ByPlace<f64>>,
-    /// When its last task ends.
+    /// Of the gathers and of the reductions of a part that belong to no layer, the seconds of each, in order.
+    pub at_ends: BTreeMap<Part, [Vec<f64>; 2]>,
+    /// Of a task, what comes after it has sent its result to another slice.
+    pub behind_send: BTreeMap<Part, ByPlace<Spent>>,
+    /// When its last task ends, and what runs beside.
     pub tasks_end_s: f64,
     /// Seconds from the end of the tasks of all slices to its own end.
     pub tail_s: f64,
@@ -82,12 +109,12 @@ pub(super) struct SmallSlice {
     pub bytes: Bytes,
     /// What alignment and placement add to these, as a part of them: it grows by no equal amounts.
     pub gaps: f64,
-    /// Of these, what the forward pass of a microbatch keeps for its backward pass.
-    pub saved: ByPlace<f64>,
+    /// Of these, what a microbatch keeps in each span of [`Timetable::spans`].
+    pub saved: [ByPlace<f64>; 3],
     /// The part of its parameters at each place.
     pub parameters: ByPlace<f64>,
-    /// The microbatches in flight at once.
-    pub in_flight: f64,
+    /// The microbatches in flight at once, by span.
+    pub in_flight: [f64; 3],
     /// Whether gradients of earlier microbatches are there when memory is fullest.
     pub accumulates: bool,
     /// Gradients that wait for those of later microbatches.
@@ -108,6 +135,8 @@ pub(super) struct Small {
     pub tail_s: f64,
     /// What the first stage sends to the second one for a microbatch, and what it receives for it.
     pub sent: [Vec<Message>; 2],
+    /// Seconds of what the first stage sends to the last one once a step, and of what it receives for it: a tied head.
+    pub tied_s: [f64; 2],
 }
 
 /// The programs of a small step, over a clock.
@@ -183,24 +212,34 @@ impl Small {
         let SmallStep { session: small, blocks, built, set, .. } = step;
         let microbatches = small.config().train.microbatches;
         let timetable = small.config().train.timetable.timetable(step.layers.len(), microbatches)?;
+        let once = sent_once(set, microbatches > 1);
         let slice = |(number, stage): (usize, &partita_schedule::Stage)| {
             let own = simulation.classes.iter().map(|run| (&set.programs[run.program], run));
             let own: Vec<(&Program, &ClassRun)> =
                 own.filter(|(program, _)| stage.position(program.rank()).is_some()).collect();
-            let reading =
-                Reading { set, tasks: &timetable.slices[number], blocks, is_several: microbatches > 1 };
+            let reading = Reading {
+                set,
+                simulation,
+                once: &once,
+                tasks: &timetable.slices[number],
+                blocks,
+                is_several: microbatches > 1,
+                is_pipeline: step.layers.len() > 1,
+            };
             let read = own.iter().map(|(program, run)| reading.of(program, run));
             let total = |of: &SmallSlice| of.spent.values().flatten().map(|spent| spent.sum()).sum::<f64>();
             let slowest = read.max_by(|a, b| total(a).total_cmp(&total(b))).unwrap_or_default();
             let fullest = own.iter().max_by_key(|(program, _)| program.arena_bytes);
+            let saved = fullest.map(|(program, _)| saved(program, microbatches, blocks)).unwrap_or_default();
+            let in_flight = in_flight(&timetable, number, saved.each_ref().map(|of| of.iter().sum()));
             SmallSlice {
                 layers: step.layers[number],
                 bytes: fullest.map(|(_, run)| used(run)).unwrap_or_default(),
                 gaps: fullest.map_or(0.0, |(_, run)| bytes(run).total() / used(run).total() - 1.0),
-                saved: fullest.map_or_else(Vec::new, |(program, _)| saved(program, microbatches, blocks)),
+                saved,
                 parameters: fullest.map_or_else(Vec::new, |(program, _)| parameters(program, blocks)),
                 tail_s: own.iter().map(|(_, run)| run.end_s).fold(0.0, f64::max),
-                in_flight: timetable.peak(number) as f64,
+                in_flight,
                 accumulates: accumulates(&timetable, number),
                 accumulated: fullest.map_or(0.0, |(program, run)| accumulated(program, run, microbatches)),
                 ..slowest
@@ -213,7 +252,9 @@ impl Small {
             period: blocks.period,
             slices,
             tail_s: simulation.step_s - tasks_end_s,
-            sent: [Phase::Forward, Phase::InputGrad].map(|phase| messages(built, set, phase)),
+            sent: [Phase::Forward, Phase::InputGrad].map(|phase| messages(built, set, &once, phase)),
+            tied_s: [Phase::Forward, Phase::WeightGrad]
+                .map(|phase| tied_s(built, set, simulation, &once, phase)),
         })
     }
 }
@@ -295,9 +336,6 @@ fn staged(plan: &Plan, blocks: &Blocks, layers: &[usize]) -> Result<Plan> {
     Ok(plan)
 }
 
-/// The part of a task's compute, as one in so many, that may come behind what makes the task done.
-const LATE: u64 = 3;
-
 /// The numbered blocks of a model.
 pub(crate) struct Blocks {
     /// Their paths, in order.
@@ -305,7 +343,7 @@ pub(crate) struct Blocks {
     /// How many are before all that repeat.
     before: usize,
     /// How many repeat together as one layer.
-    period: usize,
+    pub(super) period: usize,
     /// Which of these each block that repeats is.
     kinds: Vec<usize>,
 }
@@ -318,237 +356,65 @@ impl Blocks {
     }
 
     /// The place of a module: that of its block among those that repeat together, or behind them.
-    fn place(&self, path: &str) -> usize {
+    pub fn place(&self, path: &str) -> usize {
         let block = block_of(path);
         let number = self.names.iter().position(|known| known == block);
         let repeated = number.and_then(|number| number.checked_sub(self.before));
         repeated.and_then(|number| self.kinds.get(number)).copied().unwrap_or(self.period)
     }
 
+    /// Whether a module is before or behind all layers, such as a head, and holds none of them.
+    pub fn is_at_end(&self, path: &str) -> bool {
+        self.place(path) == self.period && !self.names.iter().any(|name| is_inside(name, path))
+    }
+
     /// A figure of nothing.
-    fn none<T: Clone + Default>(&self) -> ByPlace<T> {
+    pub fn none<T: Clone + Default>(&self) -> ByPlace<T> {
         vec![T::default(); self.period + 1]
     }
 }
 
-/// How the events of a slice are read.
-struct Reading<'a> {
-    set: &'a ProgramSet,
-    blocks: &'a Blocks,
-    /// The tasks of the slice, in order.
-    tasks: &'a [Task],
-    is_several: bool,
+/// The buckets of messages that no microbatch sends or none receives, if there are several: parameters of a tied head, and
+/// their gradients.
+fn sent_once(set: &ProgramSet, is_several: bool) -> BTreeSet<usize> {
+    let mut once = BTreeSet::new();
+    for instruction in set.programs.iter().flat_map(|program| &program.instructions) {
+        if let Action::Start(Start { collective, .. }) = &instruction.action
+            && is_several
+            && instruction.origin.microbatch.is_none()
+        {
+            let Collective { kind, bucket, .. } = set.collectives[collective.index()];
+            once.extend((kind == CollectiveKind::Send).then_some(bucket));
+        }
+    }
+    once
 }
 
-impl Reading<'_> {
-    /// The position of the task that an instruction is part of.
-    fn task(&self, origin: &Origin) -> Option<usize> {
-        let microbatch = origin.microbatch.or((!self.is_several).then_some(0))?;
-        let is_own = |task: &Task| task.microbatch == microbatch && task.kind.includes(origin.phase);
-        self.tasks.iter().position(is_own)
-    }
-
-    /// What a rank of a class does.
-    fn of(&self, program: &Program, run: &ClassRun) -> SmallSlice {
-        // Waits for other slices do not count.
-        let is_counted = |event: &&Event| match &program.instructions[event.instruction].action {
-            Action::Wait(collective) => !self.is_message(*collective),
-            _ => true,
-        };
-        let events: Vec<&Event> = run.events.iter().filter(is_counted).collect();
-        let task_of: Vec<Option<usize>> =
-            events.iter().map(|event| self.task(&program.instructions[event.instruction].origin)).collect();
-        let later = self.first_left(program, &events, &task_of);
-        let (begin, sends) = (self.first_begin(program), self.last_sends(program));
-        let mut read = SmallSlice::default();
-        let mut current: Option<usize> = None;
-        for (at, event) in events.iter().enumerate() {
-            let seconds = (event.end_ns - event.begin_ns) as f64 / 1e9;
-            let is_ahead = event.instruction < begin;
-            if let Some(task) = task_of[at].filter(|&task| !is_ahead && task <= later[at]) {
-                current = Some(task);
-                read.tasks_end_s = event.end_ns as f64 / 1e9;
-            }
-            let own = match task_of[at].map(|task| self.tasks[task]) {
-                Some(task) if is_ahead => Part::Ahead(task.kind, task.microbatch),
-                Some(task) => Part::Task(task.kind, task.microbatch),
-                None if later[at] == usize::MAX => Part::After,
-                None => current.map_or(Part::Before, |task| self.once(self.tasks[task])),
-            };
-            let place = self.blocks.place(&program.instructions[event.instruction].origin.path);
-            let spent = &mut read.spent.entry(own).or_insert_with(|| self.blocks.none())[place];
-            match program.instructions[event.instruction].action {
-                Action::Compute(_) => spent.compute += seconds,
-                _ => spent.exposed += seconds,
-            }
-            let sent = task_of[at].or(current).filter(|_| !is_ahead && own != Part::After);
-            let sent = sent.and_then(|task| sends[task]);
-            if sent.is_some_and(|sent| event.instruction > sent) {
-                read.behind_send.entry(own).or_insert_with(|| self.blocks.none())[place] += seconds;
-            }
-        }
-        read
-    }
-
-    /// The part of what happens once a step while a task is under way. Microbatches in the middle stand for any number of
-    /// others, so it counts with the first one there.
-    fn once(&self, under_way: Task) -> Part {
-        let is_last = self.tasks.iter().all(|task| task.microbatch <= under_way.microbatch);
-        Part::Along(under_way.kind, if is_last { under_way.microbatch } else { 0 })
-    }
-
-    /// Whether a collective is a message between slices.
-    fn is_message(&self, collective: CollectiveId) -> bool {
-        self.set.collectives[collective.index()].kind == CollectiveKind::Send
-    }
-
-    /// The instruction with which the first task begins: the one that waits for its input, if that comes from another slice.
-    fn first_begin(&self, program: &Program) -> usize {
-        let of_first = || {
-            let all = program.instructions.iter().enumerate();
-            all.filter(|(_, instruction)| self.task(&instruction.origin) == Some(0))
-        };
-        let input = of_first().find_map(|(_, instruction)| match &instruction.action {
-            Action::Start(start) if start.inputs.is_empty() => Some(start.collective),
-            _ => None,
-        });
-        let input = input.filter(|&input| self.is_message(input));
-        let is_waiting = |action: &Action| input.is_some_and(|input| *action == Action::Wait(input));
-        let mut begins = of_first();
-        let waits = of_first().find(|(_, instruction)| is_waiting(&instruction.action));
-        waits.or_else(|| begins.next()).map_or(0, |(at, _)| at)
-    }
-
-    /// For each event, and behind the last one, the first task that is not done by then: an event of a later task runs ahead
-    /// of it. A task is done with most of its compute; what comes behind that, such as adding up a gradient that was
-    /// exchanged while the next tasks ran, keeps none of these from being under way.
-    fn first_left(&self, program: &Program, events: &[&Event], task_of: &[Option<usize>]) -> Vec<usize> {
-        let is_compute =
-            |event: &Event| matches!(program.instructions[event.instruction].action, Action::Compute(_));
-        let mut left = vec![0; self.tasks.len()];
-        for (event, task) in events.iter().zip(task_of) {
-            if let Some(task) = task.filter(|_| is_compute(event)) {
-                left[task] += event.end_ns - event.begin_ns;
-            }
-        }
-        let late: Vec<_> = left.iter().map(|all| all / LATE).collect();
-        let mut done_at = vec![None; self.tasks.len()];
-        for (at, (event, task)) in events.iter().zip(task_of).enumerate() {
-            let Some(task) = *task else { continue };
-            if is_compute(event) {
-                left[task] -= event.end_ns - event.begin_ns;
-            }
-            if left[task] <= late[task] && is_compute(event) {
-                done_at[task].get_or_insert(at);
-            }
-        }
-        let mut first_left = vec![usize::MAX; events.len() + 1];
-        for (task, done_at) in done_at.iter().enumerate() {
-            if let Some(at) = *done_at {
-                first_left[at] = first_left[at].min(task);
-            }
-        }
-        // The last task ends with its last event.
-        let end = task_of.iter().rposition(|task| task.is_some());
-        for at in (0..events.len()).rev() {
-            let last = if Some(at) == end { self.tasks.len() - 1 } else { usize::MAX };
-            first_left[at] = first_left[at].min(first_left[at + 1]).min(last);
-        }
-        first_left
-    }
-
-    /// The last instruction of each task that sends something to another slice.
-    fn last_sends(&self, program: &Program) -> Vec<Option<usize>> {
-        let mut sends = vec![None; self.tasks.len()];
-        for (at, instruction) in program.instructions.iter().enumerate() {
-            let Action::Start(start) = &instruction.action else { continue };
-            let is_sent = self.is_message(start.collective) && !start.inputs.is_empty();
-            if let Some(task) = self.task(&instruction.origin).filter(|_| is_sent) {
-                sends[task] = Some(at);
-            }
-        }
-        sends
-    }
-}
-
-/// Bytes of a rank by kind at its peak; what alignment and placement add, or save where results replace operands, counts
-/// with activations.
-pub(super) fn bytes(run: &ClassRun) -> Bytes {
-    let mut bytes = used(run);
-    bytes.activations += run.memory.arena_bytes as f64 - bytes.total();
-    bytes
-}
-
-/// Bytes in use on a rank by kind at its peak; scratch memory and inputs count with activations.
-fn used(run: &ClassRun) -> Bytes {
-    let of = |kind: MemoryKind| run.memory.peak[kind as usize] as f64;
-    Bytes {
-        parameters: of(MemoryKind::Parameters),
-        gradients: of(MemoryKind::Gradients),
-        optimizer_state: of(MemoryKind::OptimizerState),
-        activations: [MemoryKind::Activations, MemoryKind::Inputs, MemoryKind::Workspace]
-            .map(of)
-            .iter()
-            .sum(),
-        communication: of(MemoryKind::Communication),
-    }
-}
-
-/// Bytes that the forward pass of a microbatch in the middle keeps for its backward pass.
-fn saved(program: &Program, microbatches: usize, blocks: &Blocks) -> ByPlace<f64> {
-    let wanted = (microbatches > 1).then_some(microbatches / 2);
-    let is_saved = |buffer: &&partita_program::Buffer| {
-        let [first, last] = [buffer.first, buffer.last].map(|at| program.instructions.get(at));
-        let origins = first.zip(last).map(|(first, last)| (&first.origin, &last.origin));
-        matches!(buffer.kind, BufferKind::Temporary | BufferKind::Output)
-            && origins.is_some_and(|(first, last)| {
-                first.phase == Phase::Forward && last.phase.is_backward() && first.microbatch == wanted
-            })
+/// The seconds of the longest message of no microbatch between the first and the last slice, in a phase.
+fn tied_s(
+    built: &Built,
+    set: &ProgramSet,
+    simulation: &Simulation,
+    once: &BTreeSet<usize>,
+    phase: Phase,
+) -> f64 {
+    let [first, .., last] = &built.stages[..] else { return 0.0 };
+    let is_tied = |one: &Collective| {
+        let has =
+            |stage: &partita_schedule::Stage| one.members.iter().any(|&rank| stage.position(rank).is_some());
+        let is_own = once.contains(&one.bucket) && one.phase.is_backward() == phase.is_backward();
+        is_own && has(first) && has(last)
     };
-    let mut saved = blocks.none();
-    for buffer in program.buffers.iter().filter(is_saved) {
-        saved[blocks.place(&program.instructions[buffer.first].origin.path)] += buffer.bytes as f64;
-    }
-    saved
-}
-
-/// The part of a rank's parameters at each place.
-fn parameters(program: &Program, blocks: &Blocks) -> ByPlace<f64> {
-    let mut bytes = blocks.none();
-    for port in program.inputs.iter().filter(|port| port.role == Role::Param) {
-        bytes[blocks.place(&port.name)] += program.buffer(port.buffer).bytes as f64;
-    }
-    let all: f64 = bytes.iter().sum();
-    bytes.iter().map(|of_place| if all > 0.0 { of_place / all } else { 0.0 }).collect()
-}
-
-/// Whether a slice has gradients of earlier microbatches when it holds most activations.
-pub(super) fn accumulates(timetable: &Timetable, slice: usize) -> bool {
-    let most = timetable.peak(slice);
-    let held = timetable.held(slice);
-    let done = timetable.slices[slice].iter().position(|task| task.kind != TaskKind::Forward);
-    // The first backward task itself releases what it holds as it goes.
-    done.is_some_and(|done| held[done + 1..].contains(&most))
-}
-
-/// Bytes of gradients of the microbatches before the last one, as its backward pass begins.
-fn accumulated(program: &Program, run: &ClassRun, microbatches: usize) -> f64 {
-    let last = microbatches.checked_sub(1).filter(|&last| last > 0);
-    let is_begin = |event: &&Event| {
-        let origin = &program.instructions[event.instruction].origin;
-        last.is_some() && origin.microbatch == last && origin.phase.is_backward()
-    };
-    let Some(begin) = run.events.iter().find(is_begin) else { return 0.0 };
-    let begin_s = begin.begin_ns as f64 / 1e9;
-    let before = run.memory.over_time.iter().take_while(|(now_s, _)| *now_s < begin_s);
-    before.last().map_or(0.0, |(_, bytes)| bytes[MemoryKind::Gradients as usize] as f64)
+    let own = simulation.exchanged.iter().filter(|own| is_tied(&set.collectives[own.collective.index()]));
+    own.map(|own| own.end_s - own.begin_s).fold(0.0, f64::max)
 }
 
 /// The messages between the first two slices for a microbatch in a phase; all of them at once.
-fn messages(built: &Built, set: &ProgramSet, phase: Phase) -> Vec<Message> {
+fn messages(built: &Built, set: &ProgramSet, once: &BTreeSet<usize>, phase: Phase) -> Vec<Message> {
     let [from, to, ..] = &built.stages[..] else { return Vec::new() };
     let (from, to) = if phase == Phase::Forward { (from, to) } else { (to, from) };
-    let of_phase = |one: &&Collective| one.phase.is_backward() == phase.is_backward();
+    let of_phase =
+        |one: &&Collective| one.phase.is_backward() == phase.is_backward() && !once.contains(&one.bucket);
     let sends = set.collectives.iter().filter(|one| one.kind == CollectiveKind::Send).filter(of_phase);
     let of = |one: &Collective| -> Vec<Message> {
         let mut found = Vec::new();

@@ -29,14 +29,14 @@ impl SmallSteps {
         let lines: Option<Vec<&Entry>> =
             plan.map(|plan| plan.entries.iter().filter(|entry| !entry.primitive.ends_stage()).collect());
         let key = format!(
-            "{stages} {mesh} {:?} {rows} {} {} {} {lines:?}",
+            "{stages} {mesh} {:?} {rows} {} {} {:?} {lines:?}",
             clusters
                 .iter()
                 .map(|cluster| (&cluster.levels, &cluster.device, &cluster.others))
                 .collect::<Vec<_>>(),
             microbatches.min(MICROBATCHES),
             splits_backward(session)?,
-            config.plan.sequence_parallel
+            (config.plan.sequence_parallel, limit_of_layer(session))
         );
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(small) = known().get(&key) {
@@ -60,6 +60,14 @@ pub(super) fn few_layers(stages: usize) -> Vec<usize> {
     }
 }
 
+/// The bytes that each layer may keep for the backward pass of a microbatch, of those that a rank may.
+fn limit_of_layer(session: &Session) -> Option<usize> {
+    let config = session.config();
+    let layers = config.model.stream().map_or(1, |[layers, ..]| layers);
+    let slices = session.mesh().axis_named(PIPELINE_AXIS).map_or(1, |axis| axis.size);
+    config.train.activation_limit.map(|limit| limit * slices / layers.max(1))
+}
+
 /// For each kind of slices of the mesh, the cluster on which all slices of the small steps are like them.
 fn clusters_of_slices(session: &Session, stages: usize) -> Vec<Cluster> {
     let (cluster, mesh) = (&session.config().cluster, session.mesh());
@@ -81,8 +89,17 @@ fn few_and_more(
 ) -> Result<SmallPair> {
     let few = few_layers(stages);
     let more: Vec<usize> = few.iter().map(|layers| layers + 1).collect();
+    let limit = limit_of_layer(session);
     let session = session.clone().in_this_process().only_priced();
-    let small = |layers: &[usize]| Small::on(clusters, &session, plan, layers);
+    let small = |layers: &[usize]| {
+        let most = layers.iter().copied().max().unwrap_or(1);
+        let session = session.clone();
+        let session = match limit {
+            Some(limit) => session.with_activation_limit(limit * most),
+            None => session,
+        };
+        Small::on(clusters, &session, plan, layers)
+    };
     let (few, more) = std::thread::scope(|scope| {
         let other = scope.spawn(|| small(&few));
         let more = small(&more);

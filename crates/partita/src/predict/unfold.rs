@@ -8,6 +8,8 @@
 
 use super::block::matmul_flops;
 use super::fold::rows_of_microbatch;
+pub use super::run::TaskRun;
+use super::run::{Act, Tasks, beside, joined, send};
 use super::small::{
     ByPlace, Part, STAGES, Small, SmallSlice, Spent, check_stages, not_folded, period_and_before,
     repeated_blocks, splits_backward,
@@ -17,7 +19,7 @@ use super::small_steps::{SmallPair, few_layers};
 use super::step::{Bytes, Forecast, StepSeconds};
 use crate::session::Session;
 use partita_base::{Diagnostic, Result};
-use partita_mesh::Slice;
+use partita_mesh::{AxisRef, Slice};
 use partita_pipeline::{Order, Task, TaskKind, Timetable, mark};
 use partita_schedule::{PIPELINE_AXIS, Plan, Primitive};
 use std::collections::BTreeMap;
@@ -38,19 +40,6 @@ pub fn forecast(session: &Session, plan: Option<&Plan>) -> Result<Forecast> {
 /// As [`forecast`].
 pub fn forecast_with(session: &Session, plan: Option<&Plan>, small: &SmallSteps) -> Result<Forecast> {
     Ok(unfolded(session, plan, small)?.forecast)
-}
-
-/// A task of the timetable of a large step, as it ran over the clock.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct TaskRun {
-    /// The slice of the mesh.
-    pub slice: usize,
-    /// The task.
-    pub task: Task,
-    /// When it begins.
-    pub begin_s: f64,
-    /// When it ends.
-    pub end_s: f64,
 }
 
 /// A large step in terms of its slices.
@@ -98,7 +87,7 @@ pub fn unfolded(session: &Session, plan: Option<&Plan>, small: &SmallSteps) -> R
     let step = Unfolded { counts, timetable, slice_of, kind_of, small, splits };
     let delays = step.delays(session, &slices);
     let mut tasks = Vec::new();
-    let seconds = step.seconds(&delays, &mut tasks)?;
+    let seconds = step.seconds(&delays, &queue_of(session, &slices), &mut tasks)?;
     let model = |layers: usize| -> Result<[f64; 2]> {
         let source = config.model.with_layers(layers).ok_or_else(not_folded)?;
         let model = source.build(config.train.batch / microbatches.max(1), config.train.dtype, true)?;
@@ -123,6 +112,20 @@ fn timetable(order: &Order, slices: usize, microbatches: usize) -> Result<Timeta
     match slices {
         1 => Order::default().timetable(1, microbatches),
         _ => order.timetable(slices, microbatches),
+    }
+}
+
+/// The queue of messages between two slices: 0 if they go over the links over which data parallel ranks exchange, otherwise
+/// 1.
+fn queue_of(session: &Session, slices: &[Slice]) -> impl Fn(usize, usize) -> usize {
+    let (mesh, cluster) = (session.mesh(), &session.config().cluster);
+    let named = |name: &str| mesh.axis_named(name).filter(|axis| axis.size > 1);
+    let shared: Vec<AxisRef> = named("fsdp").or(named("dp")).into_iter().collect();
+    let rings = cluster.rings_among(&mesh.group_of(0, &shared));
+    let beside: Vec<usize> = rings.into_iter().map(|ring| ring.level).collect();
+    move |from, to| {
+        let level = cluster.level_between(slices[from].ranks[0], slices[to].ranks[0]);
+        usize::from(!beside.contains(&level))
     }
 }
 
@@ -263,13 +266,13 @@ impl Unfolded {
         self.counts[stage][self.few().period]
     }
 
-    /// The seconds of a task after it has sent its result.
-    fn behind_send(&self, stage: usize, part: Part) -> f64 {
-        self.of_stage(stage, &|small, place| small.behind_send.get(&part).map_or(0.0, |behind| behind[place]))
+    /// Of a task, what comes after it has sent its result.
+    fn behind_send(&self, stage: usize, part: Part) -> Spent {
+        spent_of(&|small| small.behind_send.get(&part), |figure| self.of_stage(stage, figure))
     }
 
     fn spent(&self, stage: usize, part: Part) -> Spent {
-        spent_of(part, |figure| self.of_stage(stage, figure))
+        spent_of(&|small| small.spent.get(&part), |figure| self.of_stage(stage, figure))
     }
 
     /// The stages of a slice.
@@ -280,31 +283,35 @@ impl Unfolded {
     /// What a slice spends in a part that it has once, however many stages it has; behind its tasks, without what is left
     /// over from them.
     fn once(&self, slice: usize, part: Part) -> Spent {
-        spent_of(part, |figure| self.of_slice(slice, figure))
+        spent_of(&|small| small.spent.get(&part), |figure| self.of_slice(slice, figure))
     }
 
-    /// The seconds of what is left over from the last task of a stage, and runs with that of the next stage of its slice:
-    /// norms of the gradients of its last layers, whatever the number of its layers.
-    fn left_over(&self, slice: usize) -> f64 {
-        let none = vec![0.0; self.few().period + 1];
-        let beside = |wanted: fn(&Part) -> bool| {
+    /// Of the norms of gradients of a stage's last layers, which wait for their reductions, the seconds that the last task
+    /// of the stage takes longer if another stage of its slice ends after it, whose reductions follow at once: those of one
+    /// layer. The others are left over, and run with the last task of that stage.
+    fn norms(&self, slice: usize) -> [f64; 2] {
+        let beside = |layers: f64, wanted: fn(&Part) -> bool| {
             let in_part = |small: &SmallSlice, place: usize| -> f64 {
                 let own = small.spent.iter().filter(|(part, _)| wanted(part));
                 own.map(|(_, spent)| spent[place].compute).sum()
             };
-            self.like(self.middle(slice), &none, &in_part)
+            self.like(self.middle(slice), &vec![layers; self.few().period + 1], &in_part)
         };
         // All that happens once a step grows with the layers, wherever it runs.
-        let of_step = beside(|part| matches!(part, Part::After | Part::Along(..)));
-        (beside(|part| *part == Part::After) - of_step).max(0.0)
+        let of_step = |layers: f64| beside(layers, |part| matches!(part, Part::After | Part::Along(..)));
+        let all = (beside(0.0, |part| *part == Part::After) - of_step(0.0)).max(0.0);
+        let [few, more] = self.middle(slice).map(|small| small.layers as f64);
+        let along = |layers: f64| beside(layers, |part| matches!(part, Part::Along(..)));
+        let own = ((along(more) - along(few)) / (more - few)).clamp(0.0, all);
+        [own, all - own]
     }
 
-    /// Whether a task is the last one of a stage, and another stage of its slice ended before it.
-    fn is_behind_another(&self, task: Task) -> bool {
-        let slice_of = &self.slice_of;
+    /// Whether a task is the last one of a stage, and another stage of its slice ended before it, or ends after it.
+    fn is_beside_another(&self, task: Task) -> [bool; 2] {
+        let (slice_of, own) = (&self.slice_of, self.slice_of[task.stage]);
         let is_last = task.microbatch + 1 == self.timetable.microbatches;
-        let ends = matches!(task.kind, TaskKind::Backward | TaskKind::WeightGrad);
-        is_last && ends && slice_of[task.stage + 1..].contains(&slice_of[task.stage])
+        let ends = is_last && matches!(task.kind, TaskKind::Backward | TaskKind::WeightGrad);
+        [&slice_of[task.stage + 1..], &slice_of[..task.stage]].map(|others| ends && others.contains(&own))
     }
 
     /// The microbatch of the small steps that a microbatch is like.
@@ -328,31 +335,94 @@ impl Unfolded {
         }
     }
 
-    /// The seconds of a task that run ahead of all tasks.
+    /// The seconds of a task that run ahead of all tasks. Collectives that it waits for then have until the first task
+    /// begins.
     fn ahead(&self, task: Task) -> Spent {
         let like = self.like_microbatch(task.microbatch);
         let kinds = self.kinds(task.kind).iter();
-        kinds.fold(Spent::default(), |sum, &kind| sum.plus(self.spent(task.stage, Part::Ahead(kind, like))))
+        let compute = kinds.map(|&kind| self.spent(task.stage, Part::Ahead(kind, like)).compute).sum();
+        Spent { compute, ..Spent::default() }
     }
 
-    /// The seconds of a task, and those of them after it has sent its result.
-    fn task(&self, task: Task) -> (Spent, f64) {
-        let like = self.like_microbatch(task.microbatch);
-        let (mut all, mut behind) = (Spent::default(), 0.0);
-        if self.is_behind_another(task) {
-            all.compute = self.left_over(self.slice_of[task.stage]);
-        }
+    /// What a task does.
+    fn acts(&self, task: Task) -> Vec<Act> {
+        let (stage, like) = (task.stage, self.like_microbatch(task.microbatch));
+        let [is_behind, is_before] = self.is_beside_another(task);
+        let norms = if is_behind || is_before { self.norms(self.slice_of[stage]) } else { [0.0; 2] };
+        let mut acts = Vec::new();
         for (number, &kind) in self.kinds(task.kind).iter().enumerate() {
-            let own = [Part::Task(kind, like), Part::Along(kind, like)];
-            let spent =
-                own.iter().fold(Spent::default(), |sum, &part| sum.plus(self.spent(task.stage, part)));
-            all = all.plus(spent);
-            behind += match number {
-                0 => own.iter().map(|&part| self.behind_send(task.stage, part)).sum(),
-                _ => spent.sum(),
-            };
+            let parts = [Part::Task(kind, like), Part::Along(kind, like)];
+            let own = parts.iter().map(|&part| self.units(stage, kind, part));
+            let own = own.reduce(|a, b| a.into_iter().zip(b).map(|(a, b)| a.plus(b)).collect());
+            let begin = acts.len();
+            let units = joined(own.unwrap_or_default());
+            let at_end = if self.is_led(stage, kind) { 0 } else { units.len() - 1 };
+            for (at, unit) in units.into_iter().enumerate() {
+                let ends = self.small(stage)[0].at_ends.get(&parts[0]).filter(|_| at == at_end);
+                let [gathers, reductions] = ends.map_or([&[][..]; 2], |of| [&of[0][..], &of[1][..]]);
+                acts.extend(beside(unit.gathered, gathers).map(Act::Gathered));
+                acts.push(Act::Works(unit));
+                acts.extend(beside(unit.reduced, reductions).map(Act::Reduces));
+            }
+            if number == 0 {
+                let behind = parts.iter().map(|&part| self.behind_send(stage, part));
+                let sent = send(&mut acts, begin, behind.fold(Spent::default(), Spent::plus));
+                // Those that are left over wait for reductions that end with the first one of this stage.
+                let beside = [is_behind, is_before].into_iter().zip([norms[1], norms[0]]);
+                let seconds: f64 = beside.filter(|(is_there, _)| *is_there).map(|(_, norm)| norm).sum();
+                if seconds > 0.0 {
+                    acts.insert(sent, Act::Works(Spent { compute: seconds, ..Spent::default() }));
+                }
+            }
         }
-        (all, behind)
+        acts
+    }
+
+    /// The seconds of a part of a task by the units that run one after another: the blocks of the stage, and before or
+    /// behind them what belongs to no block.
+    fn units(&self, stage: usize, kind: TaskKind, part: Part) -> Vec<Spent> {
+        let period = self.few().period;
+        let (counts, small) = (&self.counts[stage], self.small(stage));
+        let spent = |small: &'_ SmallSlice, place: usize| {
+            small.spent.get(&part).map_or(Spent::default(), |of| of[place])
+        };
+        let at = |count: f64, place: usize| -> Spent {
+            let of = |field: fn(&Spent) -> f64| {
+                let figures = small.map(|small| field(&spent(small, place)));
+                of_layers(count, small.map(|small| small.layers), figures).max(0.0)
+            };
+            Spent {
+                compute: of(|spent| spent.compute),
+                exposed: of(|spent| spent.exposed),
+                gathered: of(|spent| spent.gathered),
+                reduced: of(|spent| spent.reduced),
+            }
+        };
+        // What belongs to no block and grows with the layers is shared by all of them.
+        let all = at(counts[period], period);
+        let blocks: f64 = counts[..period].iter().sum();
+        let ends = at(0.0, period);
+        let shared = all.minus(ends).times(1.0 / blocks.max(1.0));
+        let mut left: Vec<usize> = counts[..period].iter().map(|&count| count.round() as usize).collect();
+        let mut units = Vec::new();
+        while left.iter().any(|&left| left > 0) {
+            for place in (0..period).filter(|&place| left[place] > 0) {
+                units.push(at(counts[place], place).times(1.0 / counts[place]).plus(shared));
+            }
+            left.iter_mut().for_each(|left| *left = left.saturating_sub(1));
+        }
+        let ends = if units.is_empty() { all } else { all.minus(shared.times(blocks)) };
+        units.insert(if self.is_led(stage, kind) { 0 } else { units.len() }, ends);
+        units
+    }
+
+    /// Whether what belongs to no block comes before the blocks of a stage: a table of embeddings in the forward pass, a
+    /// head in the backward pass.
+    fn is_led(&self, stage: usize, kind: TaskKind) -> bool {
+        match kind {
+            TaskKind::Forward => stage == 0 && self.counts.len() > 1,
+            _ => stage + 1 == self.counts.len(),
+        }
     }
 
     /// For each stage but the last, the seconds of a microbatch on its way to the next stage, and back.
@@ -372,67 +442,41 @@ impl Unfolded {
     }
 
     /// Runs the timetable, and writes down its tasks.
-    fn seconds(&self, delays: &[[f64; 2]], tasks: &mut Vec<TaskRun>) -> Result<StepSeconds> {
+    fn seconds(
+        &self,
+        messages_s: &[[f64; 2]],
+        queue_of: &dyn Fn(usize, usize) -> usize,
+        ran: &mut Vec<TaskRun>,
+    ) -> Result<StepSeconds> {
         let (timetable, stages) = (&self.timetable, self.counts.len());
-        let mut slices: Vec<Running> = (0..timetable.slices.len())
-            .map(|slice| {
-                let before = self.once(slice, Part::Before);
-                // What runs ahead of all tasks belongs to them all.
-                let ahead = timetable.slices[slice].iter().map(|task| self.ahead(*task));
-                let before = ahead.fold(before, Spent::plus);
-                Running { now: before.sum(), busy: before, next: 0 }
+        // What runs ahead of all tasks belongs to them all.
+        let before = timetable.slices.iter().enumerate().map(|(slice, tasks)| {
+            tasks.iter().fold(self.once(slice, Part::Before), |sum, task| sum.plus(self.ahead(*task)))
+        });
+        let mut scripts = Vec::new();
+        // Tasks of a stage for microbatches that are alike do the same.
+        let mut known: BTreeMap<(usize, TaskKind, usize), usize> = BTreeMap::new();
+        let mut script = |task: &Task| {
+            let alike = (task.stage, task.kind, self.like_microbatch(task.microbatch));
+            *known.entry(alike).or_insert_with(|| {
+                scripts.push(self.acts(*task));
+                scripts.len() - 1
             })
-            .collect();
-        let mut done: BTreeMap<(TaskKind, usize, usize), f64> = BTreeMap::new();
-        // Tasks of a stage for microbatches that are alike take as long.
-        let mut known: BTreeMap<(usize, TaskKind, usize), (Spent, f64)> = BTreeMap::new();
-        loop {
-            let mut advanced = false;
-            for (slice, running) in slices.iter_mut().enumerate() {
-                while let Some(task) = timetable.slices[slice].get(running.next) {
-                    let (stage, number) = (task.stage, task.microbatch);
-                    let ready = match task.kind {
-                        TaskKind::Forward if stage == 0 => Some(0.0),
-                        TaskKind::Forward => done
-                            .get(&(TaskKind::Forward, stage - 1, number))
-                            .map(|end| end + delays[stage - 1][0]),
-                        TaskKind::WeightGrad => done.get(&(TaskKind::InputGrad, stage, number)).copied(),
-                        _ if stage + 1 == stages => done.get(&(TaskKind::Forward, stage, number)).copied(),
-                        _ => [TaskKind::Backward, TaskKind::InputGrad]
-                            .iter()
-                            .find_map(|&kind| done.get(&(kind, stage + 1, number)))
-                            .map(|end| end + delays[stage][1]),
-                    };
-                    let Some(ready) = ready else { break };
-                    let alike = (stage, task.kind, self.like_microbatch(number));
-                    let (own, behind) = *known.entry(alike).or_insert_with(|| self.task(*task));
-                    let begin_s = running.now.max(ready);
-                    running.now = begin_s + own.sum();
-                    tasks.push(TaskRun { slice, task: *task, begin_s, end_s: running.now });
-                    running.busy = running.busy.plus(own);
-                    running.next += 1;
-                    done.insert((task.kind, stage, number), running.now - behind);
-                    advanced = true;
-                }
-            }
-            let is_done = |(slice, running): (usize, &Running)| running.next == timetable.slices[slice].len();
-            if slices.iter().enumerate().all(is_done) {
-                break;
-            }
-            if !advanced {
-                // The timetable itself says which task waits forever.
-                timetable.slots()?;
-                return Err(Diagnostic::new("E510", "the simulated ranks wait for each other forever"));
+        };
+        let script_of =
+            timetable.slices.iter().map(|tasks| tasks.iter().map(&mut script).collect()).collect();
+        let (before, slice_of) = (before.collect(), &self.slice_of);
+        let tied_s = self.few().tied_s;
+        let tasks = Tasks { timetable, slice_of, scripts, script_of, messages_s, queue_of, before, tied_s };
+        let (mut end_s, mut busiest) = (0.0f64, Spent::default());
+        for (slice, (own_s, busy)) in tasks.run(ran)?.into_iter().enumerate() {
+            end_s = end_s.max(own_s);
+            let busy = busy.plus(self.once(slice, Part::After));
+            if busy.sum() > busiest.sum() {
+                busiest = busy;
             }
         }
-        let mut end_s = 0.0f64;
-        for (slice, running) in slices.iter_mut().enumerate() {
-            end_s = end_s.max(running.now);
-            running.busy = running.busy.plus(self.once(slice, Part::After));
-        }
-        let step_s = end_s + self.tail_s(slices.len());
-        let busiest = slices.iter().map(|slice| slice.busy).max_by(|a, b| a.sum().total_cmp(&b.sum()));
-        let busiest = busiest.unwrap_or_default();
+        let step_s = end_s + self.tail_s(timetable.slices.len());
         let in_flight = (0..stages).map(|stage| self.in_flight(self.slice_of[stage]));
         Ok(StepSeconds {
             step_s,
@@ -472,13 +516,23 @@ impl Unfolded {
 
     /// Bytes of the fullest rank of a slice.
     fn bytes(&self, slice: usize) -> Bytes {
-        let in_flight = self.in_flight(slice);
         let of_parameters = |kind: fn(&SmallSlice) -> f64| {
             move |small: &SmallSlice, place: usize| {
                 kind(small) * small.parameters.get(place).copied().unwrap_or_default()
             }
         };
-        let saved_at = |small: &SmallSlice, place: usize| small.saved.get(place).copied().unwrap_or_default();
+        let saved_at = |small: &SmallSlice, span: usize, place| {
+            small.saved[span].get(place).copied().unwrap_or_default()
+        };
+        let stages = self.own(slice).count().max(1) as f64;
+        let of_span = |span: usize| {
+            let own = self.own(slice);
+            own.map(|stage| self.of_stage(stage, &|small, place| saved_at(small, span, place))).sum::<f64>()
+                / stages
+        };
+        let of_spans = [0, 1, 2].map(of_span);
+        let in_flight = super::small_bytes::in_flight(&self.timetable, slice, of_spans);
+        let saved = of_spans.iter().zip(in_flight).map(|(bytes, count)| bytes * count).sum::<f64>();
         let gradients_at = of_parameters(|small| small.bytes.gradients);
         let accumulated_at = of_parameters(|small| small.accumulated);
         let parameters = self.of_slice(slice, &of_parameters(|small| small.bytes.parameters));
@@ -487,10 +541,9 @@ impl Unfolded {
         let period = self.few().period;
         let communication_at =
             |small: &SmallSlice, place| if place == period { small.bytes.communication } else { 0.0 };
-        let (mut saved, mut communication, mut missing) = (0.0, 0.0f64, 0.0);
-        let accumulates = super::small::accumulates(&self.timetable, slice);
+        let (mut communication, mut missing) = (0.0f64, 0.0);
+        let accumulates = super::small_bytes::accumulates(&self.timetable, slice);
         for stage in self.own(slice) {
-            saved += self.of_stage(stage, &saved_at) * in_flight;
             communication = communication.max(self.of_stage(stage, &communication_at));
             if accumulates && !self.small(stage)[0].accumulates {
                 let [all, some] =
@@ -502,7 +555,8 @@ impl Unfolded {
         let rest_at = |small: &SmallSlice, place: usize| {
             let of_none = small.bytes.activations + small.bytes.communication;
             let beside = if place == period { of_none } else { 0.0 };
-            beside + gradients_at(small, place) - saved_at(small, place) * small.in_flight
+            let saved: f64 = (0..3).map(|span| saved_at(small, span, place) * small.in_flight[span]).sum();
+            beside + gradients_at(small, place) - saved
         };
         let rest = saved + self.of_slice(slice, &rest_at) + missing;
         let gradients = (self.of_slice(slice, &gradients_at) + missing).min(rest);
@@ -510,7 +564,7 @@ impl Unfolded {
         let used = parameters + optimizer_state + rest;
         let gaps =
             self.own(slice).map(|stage| self.small(stage)[1].gaps).reduce(f64::max).unwrap_or_default();
-        let activations = rest - gradients - communication + used * gaps;
+        let activations = (rest - gradients - communication).max(0.0) + used * gaps;
         Bytes { parameters, gradients, optimizer_state, activations, communication }
     }
 }
@@ -523,19 +577,16 @@ fn of_layers(layers: f64, [few, more]: [usize; 2], [of_few, of_more]: [f64; 2]) 
 /// A figure of a slice of a small step, by place.
 type Figure<'a> = &'a dyn Fn(&SmallSlice, usize) -> f64;
 
-/// Seconds in a part, from how figures of it are unfolded.
-fn spent_of(part: Part, unfold: impl Fn(Figure) -> f64) -> Spent {
-    let of =
-        |small: &SmallSlice, place: usize| small.spent.get(&part).map_or(Spent::default(), |of| of[place]);
+/// Seconds by place of a part, from how figures of them are unfolded.
+fn spent_of(
+    part: &dyn for<'a> Fn(&'a SmallSlice) -> Option<&'a ByPlace<Spent>>,
+    unfold: impl Fn(Figure) -> f64,
+) -> Spent {
+    let of = |small: &SmallSlice, place: usize| part(small).map_or(Spent::default(), |of| of[place]);
     Spent {
         compute: unfold(&|small, place| of(small, place).compute),
         exposed: unfold(&|small, place| of(small, place).exposed),
+        gathered: unfold(&|small, place| of(small, place).gathered),
+        reduced: unfold(&|small, place| of(small, place).reduced),
     }
-}
-
-/// A slice under way.
-struct Running {
-    now: f64,
-    busy: Spent,
-    next: usize,
 }

@@ -3,7 +3,8 @@
 use super::{Choice, Cost, Pricing, Strategy};
 use crate::auto_plan::recomputed;
 use crate::config::PlanConfig;
-use crate::predict::small::{bytes, not_folded};
+use crate::predict::small::not_folded;
+use crate::predict::small_bytes::bytes;
 use crate::price::Price;
 use crate::session::{Session, has_loss};
 use partita_base::{DType, Diagnostic, Result};
