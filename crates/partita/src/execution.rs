@@ -6,7 +6,7 @@ use partita_base::Result;
 use partita_ir::ops::Composite;
 use partita_ir::{Literal, Target};
 use partita_mesh::{BoxMove, Sharding};
-use partita_program::{Edge, LowerOptions, Stage, Stages, lower_stages};
+use partita_program::{Edge, LowerOptions, ProgramSet, Stage, Stages, lower_stages};
 use partita_runtime::checkpoint::TensorData;
 use partita_runtime::{BatchTensor, Cpu, MemoryLimit, Runner, RunnerOptions, TensorLayout, TrainLoop};
 use partita_schedule::verify::{Interpreter, StepRunner};
@@ -19,7 +19,7 @@ pub fn train_loop(built: &Built, seed: u64, options: RunnerOptions) -> Result<Tr
     runs_here(&built.mesh)?;
     let options = options.sharing(built.mesh.rank_count());
     let memory = options.memory;
-    let set = lower_stages(&stages(built), &lower_options(&options), &options.cpu)?;
+    let set = programs(built, &options)?;
     memory.check("lowering the step")?;
     let world = options.world(&set)?;
     let runner = Runner::new(set, world, options)?;
@@ -79,8 +79,16 @@ fn stage(stage: &partita_schedule::Stage) -> Stage<'_> {
     }
 }
 
-/// How programs are lowered that will run with these options.
-fn lower_options(options: &RunnerOptions) -> LowerOptions {
+/// The programs that a runner with these options runs: what a run allocates, and what is predicted of it.
+///
+/// # Errors
+/// E4xx of the static checks.
+pub fn programs(built: &Built, options: &RunnerOptions) -> Result<ProgramSet> {
+    lower_stages(&stages(built), &lower_options(options), &options.cpu)
+}
+
+/// How programs are lowered that run with these options.
+pub(crate) fn lower_options(options: &RunnerOptions) -> LowerOptions {
     LowerOptions {
         guard: options.nan_guard,
         kept_bytes: options.kept_bytes,
@@ -179,10 +187,10 @@ impl StepRunner for CpuStep {
 
     fn run(&self, built: &Built, inputs: &[Literal]) -> Result<Vec<Literal>> {
         runs_here(&built.mesh)?;
+        let options = self.options.clone().sharing(built.mesh.rank_count());
+        let set = programs(built, &options)?;
         // Every process verifies for itself.
-        let options = RunnerOptions { nan_guard: false, processes: None, ..self.options.clone() };
-        let options = options.sharing(built.mesh.rank_count());
-        let set = lower_stages(&stages(built), &lower_options(&self.options), &options.cpu)?;
+        let options = RunnerOptions { nan_guard: false, processes: None, ..options };
         let world = options.world(&set)?;
         let mut runner = Runner::new(set, world, options)?;
         for stage in &built.stages {

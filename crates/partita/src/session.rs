@@ -18,7 +18,7 @@ use partita_ir::port::LOSS;
 use partita_mesh::Mesh;
 use partita_nn::{Model, with_cotangents};
 use partita_pipeline::Order;
-use partita_program::{CollectiveMatmul, LowerOptions, ProgramSet, lower_stages};
+use partita_program::{CollectiveMatmul, LowerOptions, ProgramSet};
 use partita_runtime::checkpoint::Checkpoint;
 use partita_runtime::{Cpu, Processes, RunnerOptions};
 use partita_schedule::feed::Fed;
@@ -234,7 +234,7 @@ impl Session {
         &self.mesh
     }
 
-    /// The device of each rank.
+    /// The kernels of each rank.
     pub fn cpu(&self) -> &Cpu {
         &self.cpu
     }
@@ -352,21 +352,31 @@ impl Session {
             .expect("the config checks it")
     }
 
-    /// How steps are lowered for listings and counts; a run adds the check of its loss.
+    /// How steps are lowered.
     pub fn lower_options(&self) -> LowerOptions {
-        LowerOptions {
-            kept_bytes: self.config.train.activation_limit,
-            collective_matmul: self.collective_matmul(),
-            ..LowerOptions::default()
+        execution::lower_options(&self.runner_options())
+    }
+
+    /// The options for which programs are lowered: on the cores of one machine those of a run, whose ranks share its
+    /// threads. On any other cluster a rank is one thread, so that nothing depends on the machine that predicts.
+    fn lowered_for(&self) -> RunnerOptions {
+        match self.config.cluster.is_one_machine() {
+            true => self.runner_options().sharing(self.mesh.rank_count()),
+            false => self.runner_options(),
         }
     }
 
-    /// The programs of all ranks.
+    /// The device that programs are lowered for: that of each rank, with its threads.
+    pub fn device(&self) -> Cpu {
+        self.lowered_for().cpu
+    }
+
+    /// The programs of all ranks. On the cores of one machine they are those that a run executes, to the byte.
     ///
     /// # Errors
     /// E4xx of the static checks.
     pub fn lower(&self, built: &Built) -> Result<ProgramSet> {
-        lower_stages(&execution::stages(built), &self.lower_options(), &self.cpu)
+        execution::programs(built, &self.lowered_for())
     }
 
     /// How programs are run.
@@ -495,10 +505,9 @@ pub(crate) fn own_outputs(model: &Model) -> Vec<String> {
 /// number of them.
 fn devices(cluster: &Cluster) -> Option<usize> {
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    match &cluster.levels[..] {
-        // One level of links for any number of ranks: threads of one machine.
-        [only] if only.ranks.is_none() => Some(cores()),
-        levels => levels.last().and_then(|level| level.ranks),
+    match cluster.is_one_machine() {
+        true => Some(cores()),
+        false => cluster.levels.last().and_then(|level| level.ranks),
     }
 }
 

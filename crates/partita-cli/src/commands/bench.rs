@@ -380,12 +380,22 @@ fn session(case: &Case, args: &BenchArgs) -> Result<Session> {
     Session::new(config)?.with_execution(execution)
 }
 
-/// Seconds of the fastest of so many runs of a case, on as many threads as it has, and of the median one; fewer runs where
-/// they take longer than `most` together, but at least three.
+/// What runs of a case took.
+pub(crate) struct Taken {
+    /// Seconds of the fastest run.
+    pub fastest_s: f64,
+    /// Seconds of the median run.
+    pub median_s: f64,
+    /// Bytes that the rank with most has used.
+    pub bytes: usize,
+}
+
+/// What so many runs of a case take, on as many threads as it has; fewer runs where they take longer than `most` together,
+/// but at least three.
 ///
 /// # Errors
 /// As [`bench`].
-pub(crate) fn fastest_and_median_s(case: &Case, repeats: u32, most: Duration) -> Result<[f64; 2]> {
+pub(crate) fn taken(case: &Case, repeats: u32, most: Duration) -> Result<Taken> {
     let mut prepared = Prepared::new(case, &plain())?;
     let begin = Instant::now();
     for run in 0..repeats {
@@ -394,21 +404,24 @@ pub(crate) fn fastest_and_median_s(case: &Case, repeats: u32, most: Duration) ->
         }
         prepared.run()?;
     }
+    let bytes = prepared.runner().peak_bytes_used().into_iter().max().unwrap_or(0);
     let mut seconds = prepared.seconds;
     seconds.sort_by(f64::total_cmp);
-    Ok([seconds[0], seconds[seconds.len() / 2]])
+    Ok(Taken { fastest_s: seconds[0], median_s: seconds[seconds.len() / 2], bytes })
 }
 
-/// Seconds that the simulator predicts for a step of a case.
+/// Seconds that the simulator predicts for a step of a case, and bytes of the rank with most.
 ///
 /// # Errors
 /// What building and lowering refuse.
-pub(crate) fn predicted_s(case: &Case, step: &Step, cluster: &Cluster) -> Result<f64> {
+pub(crate) fn predicted(case: &Case, step: &Step, cluster: &Cluster) -> Result<(f64, usize)> {
     let session = session(case, &plain())?;
     let model = session.model()?;
     let plan = plan(case, step, &model, &session)?;
     let set = session.lower(&session.build_part(&model, &plan, step.part())?)?;
-    Ok(simulate(&set, cluster)?.step_s)
+    let simulation = simulate(&set, cluster)?;
+    let bytes = simulation.classes.iter().map(|class| class.memory.arena_bytes).max();
+    Ok((simulation.step_s, bytes.unwrap_or(0)))
 }
 
 /// The flags of a plain measurement.

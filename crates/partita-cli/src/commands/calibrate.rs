@@ -6,7 +6,7 @@ use crate::cli::CalibrateArgs;
 use crate::commands::bench::exchange::Traffic;
 use crate::commands::bench::models::Step;
 use crate::commands::bench::suites::{Case, Suite, Work};
-use crate::commands::bench::{fastest_and_median_s, predicted_s};
+use crate::commands::bench::{Taken, predicted, taken};
 use crate::env::cpu_name;
 use crate::files::write_new;
 use crate::output::Output;
@@ -57,6 +57,10 @@ pub struct Compared {
     pub predicted_s: f64,
     /// Measured seconds.
     pub measured_s: f64,
+    /// Predicted bytes of the rank with most.
+    pub predicted_bytes: usize,
+    /// The bytes that it used.
+    pub used_bytes: usize,
 }
 
 impl Event for Calibration {
@@ -127,10 +131,10 @@ fn measure(args: &CalibrateArgs, working: &Working) -> Result<Calibration> {
     working.expect((PRODUCTS.len() + COPIES.len() + SUMS.len() + compared) as u64);
     let mut noise = 1.0f64;
     let mut fastest_s = |case: &Case| -> Result<f64> {
-        let [fastest, median] = fastest_and_median_s(case, args.repeats, MOST_OF_FIGURE)?;
+        let Taken { fastest_s, median_s, .. } = taken(case, args.repeats, MOST_OF_FIGURE)?;
         working.advance(1);
-        noise = noise.max(median / fastest.max(1e-12));
-        Ok(fastest)
+        noise = noise.max(median_s / fastest_s.max(1e-12));
+        Ok(fastest_s)
     };
     let mut products = Vec::new();
     for size in PRODUCTS {
@@ -168,10 +172,12 @@ fn measure(args: &CalibrateArgs, working: &Working) -> Result<Calibration> {
             let step = if model == "alpa" { Step::Alpa } else { Step::gpt(model) };
             let ranks = if mesh.ends_with("=2") { 2 } else { 1 };
             let case = case(model, mesh, ranks, Work::Step(step.clone()));
-            let [measured_s, _] = fastest_and_median_s(&case, args.repeats, MOST_OF_STEP)?;
+            let Taken { fastest_s: measured_s, bytes: used_bytes, .. } =
+                taken(&case, args.repeats, MOST_OF_STEP)?;
             working.advance(1);
-            let predicted_s = predicted_s(&case, &step, &cluster)?;
-            calibration.compared.push(Compared { model, mesh, predicted_s, measured_s });
+            let (predicted_s, predicted_bytes) = predicted(&case, &step, &cluster)?;
+            let compared = Compared { model, mesh, predicted_s, measured_s, predicted_bytes, used_bytes };
+            calibration.compared.push(compared);
         }
     }
     Ok(calibration)
@@ -261,11 +267,16 @@ impl Calibration {
                 format!("{:.2}", 1e3 * row.predicted_s),
                 format!("{:.2}", 1e3 * row.measured_s),
                 format!("{:.1}%", 100.0 * error(row)),
+                row.predicted_bytes.to_string(),
+                row.used_bytes.to_string(),
             ]
         };
         text += "\n";
         let rows: Vec<Vec<String>> = self.compared.iter().map(row).collect();
-        text += &table(&["model", "mesh", "predicted ms", "measured ms", "error"], &rows);
+        text += &table(
+            &["model", "mesh", "predicted ms", "measured ms", "error", "predicted bytes", "used"],
+            &rows,
+        );
         let mean = self.compared.iter().map(|row| error(row).abs()).sum::<f64>() / self.compared.len() as f64;
         text += &format!("mean error {:.1}%\n", 100.0 * mean);
         text

@@ -17,7 +17,7 @@ const POINTS: usize = 11;
 pub fn kept(session: &Session, rank: usize) -> Result<KeptRows> {
     let built = session.build()?;
     super::lower::check_rank(rank, built.mesh.rank_count())?;
-    let (options, cpu) = (session.lower_options(), session.cpu());
+    let (options, cpu) = (session.lower_options(), &session.device());
     let stage = &built.stages[built.place_of(rank)?.0];
     let mut rows: Vec<KeptRow> = Vec::new();
     for point in kept_curve(&stage.classes, &options, cpu, POINTS)? {

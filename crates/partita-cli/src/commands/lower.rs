@@ -67,7 +67,7 @@ pub fn overlap(programs: &ProgramSet, rank: usize) -> Result<Overlaps> {
 /// What fusion makes of a built step, and what keeps elementwise ops apart.
 pub fn fusion(session: &Session, built: &Built) -> Result<Fusion> {
     let of_stage = |stage: &partita_schedule::Stage| {
-        partita_program::fusion(&stage.classes, &session.lower_options(), session.cpu())
+        partita_program::fusion(&stage.classes, &session.lower_options(), &session.device())
     };
     let mut stages = built.stages.iter().map(of_stage);
     let first = stages.next().expect("a step has a stage")?;
@@ -105,7 +105,8 @@ pub fn after_passes(session: &Session, built: &Built, names: &[String], rank: us
                 &format!("// after {}: {}\n{}\n", pass.name, pass.about, lowering.print(rank).trim_end());
         }
     };
-    lower_stages_watched(&execution::stages(built), &session.lower_options(), session.cpu(), &mut after)?;
+    let (options, device) = (session.lower_options(), session.device());
+    lower_stages_watched(&execution::stages(built), &options, &device, &mut after)?;
     Ok(printed)
 }
 

@@ -33,6 +33,8 @@ pub struct Predicted {
     pub fits: bool,
     /// The share of the time in which ranks do not compute, over all ranks.
     pub idle_share: f64,
+    /// Threads of a rank, if the devices are the cores of this machine: the peak holds scratch memory of each.
+    pub threads: Option<usize>,
     /// Ranks that execute the same program on devices of one kind, in one row.
     pub classes: Vec<Class>,
 }
@@ -129,6 +131,7 @@ impl Predicted {
             step_s: simulation.step_s,
             rows_per_s: session.config().train.batch as f64 / simulation.step_s.max(f64::MIN_POSITIVE),
             idle_share: simulation.idle_share(),
+            threads: session.config().cluster.is_one_machine().then(|| session.device().threads),
             classes: simulation.classes.iter().map(class).collect(),
         }
     }
@@ -163,6 +166,12 @@ impl Predicted {
         text += "waiting: for collectives that no compute hides, and for other stages\n\
                  peak memory: the sum of the columns behind it, at the time when it is largest; gaps: what alignment and \
                  placement add\n";
+        if let Some(threads) = self.threads {
+            text += &format!(
+                "this is what `partita train` allocates on this machine, with the scratch memory of {threads} {} for each rank\n",
+                if threads == 1 { "thread" } else { "threads" }
+            );
+        }
         let host_s = self.classes.iter().map(|class| class.host_waiting_s).fold(0.0, f64::max);
         if host_s > 0.0 {
             text += &format!(

@@ -128,8 +128,9 @@ fn sequence_parallel_scatters_and_gathers_instead_and_holds_less() {
                 // biases after a scatter in each layer; token embedding, last norm, head.
                 ("all_reduce", 1, gradients),
                 // The cotangents of both row-parallel layers, and once more what entered both column-parallel ones:
-                // holding it would cost what cutting saves. The gradient of the positions is cut and kept whole.
-                ("all_gather", 2 * layers + 1, 4 * layers + 1),
+                // holding it would cost what cutting saves. Only weight gradients read that, so it travels apart, once a
+                // layer. The gradient of the positions is cut and kept whole.
+                ("all_gather", 3 * layers + 1, 4 * layers + 1),
                 ("reduce_scatter", 2 * layers, 2 * layers),
             ]
         );
@@ -194,8 +195,8 @@ fn cut_parameters_are_gathered_once_per_block_and_phase() {
         );
         assert_eq!(
             seen(&counts.backward),
-            // Embeddings and the biases of linear layers are not read again.
-            [("all_gather", layers + 2, 10 * layers + 3), ("reduce_scatter", layers + 4, parameters)]
+            // Embeddings and the biases of linear layers are not read again, and the head is still there.
+            [("all_gather", layers + 1, 10 * layers + 2), ("reduce_scatter", layers + 4, parameters)]
         );
         assert_eq!(seen(&counts.update), [("all_reduce", 1, 1)], "one sum over all shards");
         let mut around =
@@ -203,11 +204,52 @@ fn cut_parameters_are_gathered_once_per_block_and_phase() {
         around.extend((0..layers).map(|layer| format!("layers.{layer}")));
         around.sort();
         let forward: Vec<Vec<String>> = around.iter().map(|block| vec![block.clone()]).collect();
-        let again: Vec<Vec<String>> =
-            forward.iter().filter(|block| !block[0].starts_with("embed")).cloned().collect();
+        let again: Vec<Vec<String>> = forward
+            .iter()
+            .filter(|block| block[0] == "norm" || block[0].starts_with("layers"))
+            .cloned()
+            .collect();
         assert_eq!(buckets(&set, CollectiveKind::AllGather, false), forward);
         assert_eq!(buckets(&set, CollectiveKind::AllGather, true), again);
         assert_eq!(buckets(&set, CollectiveKind::ReduceScatter, true), forward);
+    }
+}
+
+/// The backward pass of a microbatch follows its forward pass at once on the last stage of 1F1B. In GPipe those of other
+/// microbatches lie between.
+#[test]
+fn a_tied_head_is_gathered_once_where_its_backward_pass_follows_at_once() {
+    let (vocab, microbatches) = (64, 3);
+    let weight_bytes = vocab * DIM * 4;
+    for (mesh, timetable, again) in [
+        ("pp=2,fsdp=2", "1f1b", 0),
+        ("pp=2,fsdp=2", "zb-h1", 0),
+        ("pp=2,fsdp=2", "gpipe", 3),
+        ("fsdp=2", "1f1b", 0),
+    ] {
+        let lines = [
+            &format!("mesh.shape='{mesh}'") as &str,
+            &format!("train.timetable='{timetable}'"),
+            &format!("train.microbatches={microbatches}"),
+            "model.tied=true",
+            "train.batch=9",
+        ];
+        let (_, set) = gpt(2, &lines);
+        let program = set.programs.last().unwrap();
+        let heads = |backward: bool| -> Vec<usize> {
+            let starts = program.instructions.iter().filter_map(|instruction| match &instruction.action {
+                Action::Start(start) if instruction.origin.phase.is_backward() == backward => Some(start),
+                _ => None,
+            });
+            let is_gather = |kind| kind == CollectiveKind::AllGather;
+            let gathers = starts.filter(|start| is_gather(set.collectives[start.collective.index()].kind));
+            let bytes = gathers.flat_map(|start| start.outputs.iter().map(|&out| program.buffer(out).bytes));
+            bytes.filter(|&bytes| bytes == weight_bytes).collect()
+        };
+        // On one stage the embedding reads the same weight.
+        let embeddings = if mesh == "fsdp=2" { microbatches } else { 0 };
+        assert_eq!(heads(false).len(), microbatches + embeddings, "{mesh} {timetable}");
+        assert_eq!(heads(true).len(), again, "{mesh} {timetable}");
     }
 }
 
@@ -334,7 +376,7 @@ fn gradients_of_data_parallel_ranks_travel_together() {
         seen(&sharded.backward),
         [
             ("all_reduce", 2 * layers, 2 * layers),
-            ("all_gather", layers + 2, 10 * layers + 3),
+            ("all_gather", layers + 1, 10 * layers + 2),
             ("reduce_scatter", layers + 4, gradients)
         ]
     );

@@ -2,6 +2,7 @@
 
 use crate::counts::seen;
 use crate::session;
+use partita::session::Execution;
 use partita_program::{CollectiveKind, Counts, ProgramSet, counts};
 use partita_schedule::verify::Unwatched;
 
@@ -214,7 +215,9 @@ fn arena_bytes(ranks: usize, tokens: usize, lines: &[&str]) -> usize {
     let mut all = vec![mesh.as_str(), &sequence, "train.batch=1", "model.dim=64", "model.layers=2"];
     all.extend(["model.heads=8", "model.kv_heads=8"]);
     all.extend(lines);
-    let session = session("llama", &all);
+    // More threads have more scratch memory.
+    let one = Execution { deterministic: true, ..Execution::default() };
+    let session = session("llama", &all).with_execution(one).unwrap();
     let planned = session.build().unwrap_or_else(|error| panic!("{error}"));
     session.lower(&planned).unwrap_or_else(|error| panic!("{error}")).programs[0].arena_bytes
 }

@@ -18,6 +18,7 @@ mod imports;
 mod infer;
 mod keys;
 mod long_context;
+mod memory;
 mod mixed;
 mod offload;
 mod optimizers;

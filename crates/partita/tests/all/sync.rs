@@ -1,6 +1,7 @@
 //! When gradients are reduced and parameters gathered: how often they travel, and what waits for them.
 
 use crate::session;
+use partita_ir::Phase;
 use partita_program::{Action, Collective, CollectiveKind, Origin, ProgramSet, gradient_overlap};
 use std::collections::BTreeSet;
 
@@ -79,6 +80,30 @@ fn gradients_of_shared_states_are_exchanged_once_a_step() {
     assert_eq!(early.count(), 0);
 }
 
+/// Over an axis that shards a parameter, each microbatch adds to a shard of its gradient. With few rows it would move fewer
+/// bytes to split the sum over tokens, and to add up whole gradients in each rank until the end of the step.
+#[test]
+fn microbatches_add_to_shards_of_the_gradients_of_sharded_parameters() {
+    let items = ["model.layers=2", "model.vocab=1024", "train.dtype=f16", "cluster.name=v100-16g:8x8"];
+    let more =
+        ["mesh.shape=dp=2,tp=4", "train.batch=8", "train.microbatches=4", "plan.sequence_parallel=true"];
+    let session = session("gpt-39b", &[&items[..], &more].concat());
+    let set = session.lower(&session.build().unwrap()).unwrap();
+    let program = set.program(0).unwrap();
+    let largest =
+        program.inputs.iter().map(|port| program.buffer(port.buffer).ty.element_count()).max().unwrap();
+    let mut added = 0;
+    for instruction in program.instructions.iter().filter(|one| one.origin.phase == Phase::WeightGrad) {
+        let Action::Compute(compute) = &instruction.action else { continue };
+        for &output in &compute.outputs {
+            let elements = program.buffer(output).ty.element_count();
+            assert!(elements <= largest, "{}: {elements} elements", instruction.origin.path);
+            added += usize::from(instruction.origin.microbatch == Some(2));
+        }
+    }
+    assert!(added > 0);
+}
+
 /// Every reduction of gradients has compute to hide behind, but for the last one of each kind in a step.
 #[test]
 fn ranks_compute_while_gradients_are_reduced() {
@@ -96,13 +121,21 @@ fn ranks_compute_while_gradients_are_reduced() {
 }
 
 /// A stage of a pipeline gathers the parameters of a block while it computes with those of the block before, whatever the
-/// number of microbatches: more of them in flight would hold more than one copy of the stage.
+/// number of microbatches: more of them in flight would hold more than one copy of the stage. So does the last stage what it
+/// gathers of a tied head that the first one sends, over two axes.
 #[test]
 fn stages_gather_parameters_block_by_block() {
-    for timetable in ["1f1b", "gpipe", "zb-h1", "interleaved-1f1b"] {
-        let order = format!("train.timetable={timetable}");
-        let set = lowered(&["mesh.shape=pp=2,fsdp=2", "train.microbatches=6", &order]);
-        for rank in 0..4 {
+    for (timetable, mesh) in [
+        ("1f1b", "pp=2,fsdp=2"),
+        ("gpipe", "pp=2,fsdp=2"),
+        ("zb-h1", "pp=2,fsdp=2"),
+        ("interleaved-1f1b", "pp=2,fsdp=2"),
+        ("1f1b", "pp=2,fsdp=2,tp=2"),
+        ("gpipe", "pp=2,fsdp=2,tp=2"),
+    ] {
+        let (order, mesh) = (format!("train.timetable={timetable}"), format!("mesh.shape={mesh}"));
+        let set = lowered(&[&mesh, "plan.sequence_parallel=true", "train.microbatches=6", &order]);
+        for rank in set.programs.iter().flat_map(|program| program.ranks.clone()) {
             let (mut open, mut most, mut all) = (BTreeSet::new(), 0, 0);
             for instruction in &set.program(rank).unwrap().instructions {
                 match &instruction.action {
@@ -117,7 +150,7 @@ fn stages_gather_parameters_block_by_block() {
                 }
                 most = most.max(open.len());
             }
-            assert!(all >= 6 * 4 && most <= 3, "{timetable}, rank {rank}: {most} of {all} at once");
+            assert!(all >= 6 * 4 && most <= 3, "{mesh}, {timetable}, rank {rank}: {most} of {all} at once");
         }
     }
 }
