@@ -56,6 +56,11 @@ impl LinkCost for ReshardCost<'_> {
             Step::Permute {} => {
                 let mut axes = before.sharded_axes();
                 axes.extend(step.after.sharded_axes());
+                // Terms move too: of a sum over one axis to one over another.
+                let [mut terms, others] = [before.partial_axes(), step.after.partial_axes()];
+                terms.extend(others.iter().copied());
+                terms.retain(|axis| before.partial_axes().contains(axis) != others.contains(axis));
+                axes.extend(terms);
                 collective_s(Collective::Permute, local_bytes, &axes)
             }
         }

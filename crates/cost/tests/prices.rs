@@ -215,7 +215,11 @@ proptest! {
             before = step.after;
         }
         prop_assert_eq!(cost.reshard_s(from, to), total_s);
-        prop_assert!(from.same_layout(to, &mesh, &shape) || total_s > 0.0);
+        prop_assert!(
+            from.same_layout(to, &mesh, &shape) || total_s > 0.0,
+            "{} to {} takes nothing",
+            from.display(&mesh), to.display(&mesh),
+        );
         let larger = cluster.reshard_cost(&mesh, &taller, 4);
         prop_assert!(larger.reshard_s(from, to) >= total_s * (1.0 - 1e-9));
         let wider = cluster.reshard_cost(&mesh, &shape, 8);
