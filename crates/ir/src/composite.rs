@@ -239,19 +239,12 @@ impl CompositeDefinition {
     }
 
     /// The same composite over other operand types: the local version for a shard.
-    pub fn resized(&self, attributes: &Attributes, operands: &[TensorType]) -> Result<CompositeDefinition> {
-        match &self.origin {
-            Origin::Template(template) => CompositeDefinition::from_template(template, attributes, operands),
-            Origin::Vjp { base, seeded, wanted } => {
-                let count = base.decomposition.inputs.len();
-                Arc::new(base.resized(attributes, &operands[..count])?).vjp(attributes, seeded, wanted)
-            }
-            Origin::Outlined => Ok(CompositeDefinition {
-                name: self.name.clone(),
-                decomposition: derived::resize(&self.decomposition, operands)?,
-                origin: Origin::Outlined,
-            }),
-        }
+    pub fn resized(
+        &self,
+        attributes: &Attributes,
+        operands: &[TensorType],
+    ) -> Result<Arc<CompositeDefinition>> {
+        Definitions::default().resized(self, attributes, operands)
     }
 
     /// The factor rule: the template's own, the transposed rule of the base for a gradient, or a
@@ -311,7 +304,7 @@ impl Definitions {
         self.known_or(attributes, is_alike, || base.vjp(attributes, seeded, wanted).map(Arc::new))
     }
 
-    /// The same composite over other operand types: the local version for a shard.
+    /// [`CompositeDefinition::resized`].
     pub fn resized(
         &mut self,
         definition: &CompositeDefinition,
@@ -325,7 +318,11 @@ impl Definitions {
                 let base = self.resized(base, attributes, &operands[..count])?;
                 self.vjp(&base, attributes, seeded, wanted)
             }
-            Origin::Outlined => definition.resized(attributes, operands).map(Arc::new),
+            Origin::Outlined => Ok(Arc::new(CompositeDefinition {
+                name: definition.name.clone(),
+                decomposition: derived::resize(&definition.decomposition, operands)?,
+                origin: Origin::Outlined,
+            })),
         }
     }
 

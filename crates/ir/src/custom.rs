@@ -253,7 +253,7 @@ mod tests {
         let whole = op.instantiate(&[f32s(&[6, 8])]).unwrap();
         let shard = |shape: &[usize]| {
             let definition = whole.definition.resized(&whole.attributes, &[f32s(shape)]).unwrap();
-            Composite { definition: Arc::new(definition), ..whole.clone() }
+            Composite { definition, ..whole.clone() }
         };
         assert!(op.describes(&whole) && op.describes(&shard(&[3, 8])));
         // Half of each row: an eighth of their sum, not a quarter.

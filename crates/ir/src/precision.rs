@@ -27,7 +27,6 @@ use crate::types::TensorType;
 use crate::{Attribute, CompositeDefinition};
 use partita_base::{DType, Result};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 /// The forward graph in mixed precision: products compute in `compute`, inputs and outputs keep their types. Nodes for which
 /// `keeps` is true keep the types that they have.
@@ -274,7 +273,7 @@ fn retyped(op: &Op, graph: &Graph, operands: &[ValueId], compute: DType) -> Resu
     if let Op::Composite(composite) = op {
         let types: Vec<_> = operands.iter().map(|&v| graph.ty(v).clone()).collect();
         let attributes = retyped_attributes(composite, compute);
-        let definition = Arc::new(composite.definition.resized(&attributes, &types)?);
+        let definition = composite.definition.resized(&attributes, &types)?;
         return Ok((Composite { attributes, definition }.into(), false));
     }
     Ok((op.clone(), true))

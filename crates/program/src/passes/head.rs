@@ -31,7 +31,6 @@ use partita_ir::ops::{
 use partita_ir::{Graph, Node, NodeId, Op, Operation, Role, Target, TensorType, Value, ValueId};
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 
 /// How a matmul uses the rows of the gradient of the logits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -482,7 +481,7 @@ impl<'a> Cutter<'a> {
             unreachable!("of a composite")
         };
         let types: Vec<TensorType> = operands.iter().map(|&v| self.copy.graph.ty(v).clone()).collect();
-        let definition = Arc::new(definition.resized(attributes, &types)?);
+        let definition = definition.resized(attributes, &types)?;
         self.push(node, Composite { attributes: attributes.clone(), definition }.into(), operands)
     }
 
