@@ -376,12 +376,15 @@ impl Program {
         let read: usize = inputs.map(|(_, view)| self.read_bytes(view)).sum();
         let all = || region.graph.outputs.iter().map(|&value| region.graph.ty(value).bytes()).sum();
         let written: usize = if changed.is_some() { read } else { all() };
-        let graph = &region.graph;
-        let of_op = |node: &partita_ir::Node| {
-            node.op.cost(&graph.operand_types(node), &graph.result_types(node)).bytes
-        };
-        let bytes = region.single().map_or(f64::INFINITY, of_op).min((read + written) as f64);
-        Cost { bytes, ..region.cost() }
+        let bytes = (read + written) as f64;
+        match region.single() {
+            Some(node) => {
+                let graph = &region.graph;
+                let own = node.op.cost(&graph.operand_types(node), &graph.result_types(node));
+                Cost { bytes: own.bytes.min(bytes), ..own }
+            }
+            None => Cost { bytes, ..region.cost() },
+        }
     }
 
     /// The input of which an op such as `dynamic_update_slice` changes a part, if its result has the same memory.
