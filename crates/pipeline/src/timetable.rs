@@ -119,31 +119,25 @@ impl Timetable {
     /// while the task runs. They are held from the forward task to the end of the task that computes
     /// the gradients of the parameters; without backward tasks, during the forward task alone.
     pub fn held(&self, slice: usize) -> Vec<usize> {
-        let trains = self.trains();
-        let mut held = 0usize;
-        let during = |task: &Task| {
-            held += usize::from(task.kind == TaskKind::Forward);
-            let now = held;
-            held = held.saturating_sub(usize::from(!trains || task.kind.releases()));
-            now
-        };
-        self.slices[slice].iter().map(during).collect()
+        self.spans(slice).into_iter().map(|[_, held, _]| held).collect()
     }
 
     /// For each task of a slice, of how many stages and microbatches the slice holds, while the task runs, what lives from
     /// the forward task to that of input gradients, from the forward task to that of weight gradients, and from the one of
-    /// these two to the other.
+    /// these two to the other. Without backward tasks, a forward task releases what it holds.
     pub fn spans(&self, slice: usize) -> Vec<[usize; 3]> {
+        let trains = self.trains();
         let [mut to_input, mut to_weight, mut between] = [0usize; 3];
         let during = |task: &Task| {
-            let is = |kinds: &[TaskKind]| usize::from(kinds.contains(&task.kind));
-            to_input += is(&[TaskKind::Forward]);
-            to_weight += is(&[TaskKind::Forward]);
-            between += is(&[TaskKind::InputGrad]);
+            let is = |kind: TaskKind| usize::from(task.kind == kind);
+            to_input += is(TaskKind::Forward);
+            to_weight += is(TaskKind::Forward);
+            between += is(TaskKind::InputGrad);
             let now = [to_input, to_weight, between];
-            to_input = to_input.saturating_sub(is(&[TaskKind::InputGrad, TaskKind::Backward]));
-            to_weight = to_weight.saturating_sub(is(&[TaskKind::WeightGrad, TaskKind::Backward]));
-            between = between.saturating_sub(is(&[TaskKind::WeightGrad]));
+            let ends_input = !trains || matches!(task.kind, TaskKind::InputGrad | TaskKind::Backward);
+            to_input = to_input.saturating_sub(usize::from(ends_input));
+            to_weight = to_weight.saturating_sub(usize::from(!trains || task.kind.releases()));
+            between = between.saturating_sub(is(TaskKind::WeightGrad));
             now
         };
         self.slices[slice].iter().map(during).collect()
