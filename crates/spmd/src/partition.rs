@@ -108,7 +108,6 @@ impl Partitioned {
 
 /// A global graph with the layouts of its values, before its local graphs are written.
 pub struct LaidOut {
-    mesh: Mesh,
     /// The graph, in which composites that a layout splits have been inlined.
     pub graph: Graph,
     rules: Vec<Rule>,
@@ -125,7 +124,8 @@ pub fn partition(graph: &Graph, mesh: &Mesh, options: &Options) -> Result<Partit
 impl LaidOut {
     /// Writes the local graphs.
     pub fn partition(self, options: &Options) -> Result<Partitioned> {
-        let LaidOut { mesh, graph, rules, units, layouts } = self;
+        let LaidOut { graph, rules, units, layouts } = self;
+        let mesh = layouts.mesh.clone();
         for name in options.fixed.keys() {
             is_computed(&graph, name)?;
         }
@@ -230,7 +230,7 @@ pub fn lay_out(graph: &Graph, mesh: &Mesh) -> Result<LaidOut> {
                 graph = fewer;
                 continue;
             }
-            return Ok(LaidOut { mesh: mesh.clone(), graph, rules, units, layouts });
+            return Ok(LaidOut { graph, rules, units, layouts });
         }
         let source = graph;
         let mut now_inner: Vec<bool> = Vec::new();

@@ -50,13 +50,8 @@ pub(super) struct Gradient {
 
 /// For each value of the backward pass of a microbatch, the gradient to which it is summed up.
 pub(super) fn summed_to(graph: &Graph) -> Vec<Option<Gradient>> {
-    let of = |value: ValueId| match graph.value(value).role {
-        Role::GradOf(of) if graph.value(of).role == Role::Param => {
-            Some(Gradient { parameter: of, is_pinned: graph.value(value).annotation.is_some() })
-        }
-        _ => None,
-    };
-    let mut summed_to: Vec<Option<Gradient>> = graph.value_ids().map(of).collect();
+    let mut summed_to: Vec<Option<Gradient>> =
+        graph.value_ids().map(|value| gradient(graph, value)).collect();
     for node in graph.nodes.iter().rev().filter(|node| node.phase == Phase::WeightGrad) {
         let Some(gradient) = node.results.iter().find_map(|result| summed_to[result.index()]) else {
             continue;
@@ -76,11 +71,15 @@ pub(super) fn summed_to(graph: &Graph) -> Vec<Option<Gradient>> {
     summed_to
 }
 
-/// Whether a value is the gradient of a parameter, or that of a microbatch, whose layout a plan says.
-fn is_pinned_gradient(graph: &Graph, value: ValueId) -> bool {
+/// What a value is the gradient of, as a sum or in one microbatch, if that is a parameter.
+fn gradient(graph: &Graph, value: ValueId) -> Option<Gradient> {
     let value = graph.value(value);
-    value.annotation.is_some()
-        && matches!(value.role, Role::GradOf(of) if graph.value(of).role == Role::Param)
+    match value.role {
+        Role::GradOf(parameter) if graph.value(parameter).role == Role::Param => {
+            Some(Gradient { parameter, is_pinned: value.annotation.is_some() })
+        }
+        _ => None,
+    }
 }
 
 impl Emitter<'_> {
@@ -90,7 +89,7 @@ impl Emitter<'_> {
     /// shard their parameters, or only store them in shards: over others each microbatch adds to a shard.
     pub(super) fn kept(&self, value: ValueId, produced: &Sharding) -> Sharding {
         let mut kept = self.layouts.sharding(value).clone();
-        let is_pinned = is_pinned_gradient(self.graph, value);
+        let is_pinned = gradient(self.graph, value).is_some_and(|gradient| gradient.is_pinned);
         let reduced = match self.summed_to[value.index()] {
             _ if is_pinned => kept.sharded_axes(),
             Some(Gradient { parameter, is_pinned: false }) => {
