@@ -57,10 +57,9 @@ impl LinkCost for ReshardCost<'_> {
                 let mut axes = before.sharded_axes();
                 axes.extend(step.after.sharded_axes());
                 // Terms move too: of a sum over one axis to one over another.
-                let [mut terms, others] = [before.partial_axes(), step.after.partial_axes()];
-                terms.extend(others.iter().copied());
-                terms.retain(|axis| before.partial_axes().contains(axis) != others.contains(axis));
-                axes.extend(terms);
+                let [from, to] = [before.partial_axes(), step.after.partial_axes()];
+                axes.extend(from.iter().filter(|axis| !to.contains(axis)).copied());
+                axes.extend(to.iter().filter(|axis| !from.contains(axis)).copied());
                 collective_s(Collective::Permute, local_bytes, &axes)
             }
         }
