@@ -78,8 +78,8 @@ pub(super) fn priced(session: &Session, guesses: Vec<Guess>, watch: Watch) -> Re
         let fitting = pricing.fitting().count();
         // Those first that promise to be better, then one of each mesh.
         let mut order: Vec<(bool, Promise, usize)> = Vec::new();
-        // Rings take long to build, the more so the more ranks they have: they are priced where many others do not fit, and
-        // short ones where they promise to be better than what fits.
+        // Steps with a ring take long to build, longer with more ranks. As long as nothing fits, other candidates are priced
+        // first; once something does, only rings of few ranks are priced.
         let is_dear = |kin: &Kin| {
             let ring = kin[0].mesh.axis_named("cp").map_or(1, |axis| axis.size);
             ring > 1 && if best_s.is_finite() { ring > MOST_TOLD } else { in_vain < 2 * PRICED[0] }
@@ -270,20 +270,16 @@ impl<'a> Pricing<'a> {
             };
             // Of a class without prices, the estimate says how long programs take, and those of the same timetable how much
             // memory they need.
-            let alike = mean(&|key| key.0 == class.0 && timetable_of(key) == timetable_of(class));
+            let alike = mean(&|key| (key.0, &key.1) == (class.0, &class.1));
             let unknown = [DOUBT.sqrt(), alike.map_or(DOUBT, |ratios| ratios[1] * DOUBT.sqrt())];
             *expected = mean(&|key| key == class).unwrap_or(unknown);
         }
     }
 }
 
-/// What guesses have in common whose estimates err alike: a pipeline and its timetable, what data parallel ranks share.
-type Class = (bool, String, u8, [bool; 4]);
-
-/// The timetable of a class, whatever the number of stages on a slice.
-fn timetable_of(class: &Class) -> &str {
-    class.1.split(' ').next().unwrap_or_default()
-}
+/// What guesses have in common whose estimates err alike: a pipeline, its timetable and the logarithm of the stages on a
+/// slice, since estimates err less the more there are; and what data parallel ranks share.
+type Class = (bool, String, u32, u8, [bool; 4]);
 
 /// Guesses that err alike in their bytes: the ranks that share a layer or its rows, the layer, and how stages follow each
 /// other.
@@ -326,15 +322,12 @@ impl Guess<'_> {
     }
 
     fn class(&self) -> Class {
-        // Estimates of several stages on a slice err less the more there are.
-        let order = match self.order.chunks(self.job.pp) {
-            0 | 1 => self.order.name().to_string(),
-            chunks => format!("looped {}", chunks.ilog2()),
-        };
+        let chunks = self.order.chunks(self.job.pp).max(1);
+        let order = if chunks > 1 { "looped" } else { self.order.name() };
         let Job { zero, shard_group, dp, cp, ref block, .. } = *self.job;
         let has_replicas = zero == 3 && shard_group < dp;
         let others = [has_replicas, block.ep > 1, cp > 1, self.job.bytes.host > 0.0];
-        (self.job.pp > 1, order, zero, others)
+        (self.job.pp > 1, order.to_string(), chunks.ilog2(), zero, others)
     }
 }
 

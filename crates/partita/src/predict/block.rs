@@ -421,7 +421,7 @@ fn of_region(program: &Program, compute: &Compute, place: Place, phase: Phase) -
     for node in &graph.nodes {
         if matches!(node.op, Op::DotGeneral(_)) {
             work = Work::Matmul;
-        } else if matches!(node.op, Op::Gather(_)) {
+        } else if is_lookup(node) {
             // Only the rows that are looked up are read.
             bytes = 2.0 * written as f64;
         } else if let Some(composite) = node.op.composite() {
@@ -429,14 +429,18 @@ fn of_region(program: &Program, compute: &Compute, place: Place, phase: Phase) -
             if name.starts_with(ATTENTION.name) {
                 work = attention(graph, node, composite);
                 flops *= alignment(graph, node);
-            } else if name == EMBEDDING.name {
-                bytes = 2.0 * written as f64;
             } else if has_matmul(&composite.definition.decomposition) {
                 work = Work::Matmul;
             }
         }
     }
     Item { place, phase, work, flops, bytes, dtype }
+}
+
+/// Whether a node looks up rows of a table, as an op or as a composite.
+fn is_lookup(node: &partita_ir::Node) -> bool {
+    let is_embedding = |composite: &Composite| *composite.definition.name == *EMBEDDING.name;
+    matches!(node.op, Op::Gather(_)) || node.op.composite().is_some_and(is_embedding)
 }
 
 /// What a size costs that does not suit the units of matmuls, which load 128 bytes at a time: a multiple of 8 elements
