@@ -109,37 +109,24 @@ fn a_send_waits_until_the_link_of_its_node_is_free() {
     assert_eq!(times(&predicted(&back, &nodes(2, Some(1)))), [(0.0, 4.0); 2]);
 }
 
-/// Four ranks on two nodes: each starts a reduction over both nodes, then one within its node, and again one over both.
+/// Four ranks on two nodes, whose groups do the same. Two halves of 200 bytes take a second each between nodes, with a second
+/// of latency each; within a node the halves of the other tensor take a second each.
 #[test]
 fn collectives_over_other_levels_of_links_overlap() {
     let all =
         |bucket, members: &[usize], bytes| collective(bucket, CollectiveKind::AllReduce, members, bytes);
-    let sets = vec![
-        all(0, &[0, 2], 200),
-        all(0, &[1, 3], 200),
-        all(1, &[0, 1], 2_000_000_000_000),
-        all(1, &[2, 3], 2_000_000_000_000),
-        all(2, &[0, 2], 200),
-        all(2, &[1, 3], 200),
-    ];
-    // Two halves of 200 bytes take a second each between nodes, with a second of latency each; within a node the halves of
-    // the other tensor take a second each. Those between nodes take turns.
-    let simulation = predicted(&set(4, sets), &nodes(2, None));
-    let mut seen: Vec<(f64, f64)> = times(&simulation);
-    seen.dedup();
-    assert_eq!(seen, [(0.0, 4.0), (0.0, 2.0), (4.0, 8.0)]);
+    let between = |bucket| vec![all(bucket, &[0, 2], 200), all(bucket, &[1, 3], 200)];
+    let within = |bucket| [[0, 1], [2, 3]].map(|members| all(bucket, &members, 2_000_000_000_000)).to_vec();
+    let seen = |started: [Vec<Collective>; 3]| {
+        let mut seen = times(&predicted(&set(4, started.concat()), &nodes(2, None)));
+        seen.dedup();
+        seen
+    };
+    // Those between nodes take turns.
+    assert_eq!(seen([between(0), within(1), between(2)]), [(0.0, 4.0), (0.0, 2.0), (4.0, 8.0)]);
     // A collective over both levels waits for both queues, and those behind it in either wait for it.
-    let sets = vec![
-        all(0, &[0, 2], 200),
-        all(0, &[1, 3], 200),
-        all(1, &[0, 1, 2, 3], 0),
-        all(2, &[0, 1], 2_000_000_000_000),
-        all(2, &[2, 3], 2_000_000_000_000),
-    ];
-    let simulation = predicted(&set(4, sets), &nodes(2, None));
-    let mut seen: Vec<(f64, f64)> = times(&simulation);
-    seen.dedup();
-    assert_eq!(seen, [(0.0, 4.0), (4.0, 6.0), (6.0, 8.0)]);
+    let both = vec![all(1, &[0, 1, 2, 3], 0)];
+    assert_eq!(seen([between(0), both, within(2)]), [(0.0, 4.0), (4.0, 6.0), (6.0, 8.0)]);
 }
 
 #[test]
