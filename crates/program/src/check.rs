@@ -11,12 +11,15 @@
 //! | E407 | a buffer is used outside its span, or while a collective owns it |
 //! | E408 | live buffers overlap, or are outside the arena |
 //! | E409 | a permutation sends twice to one member, or to none |
+//! | E420 | a rank pauses less often than others, or a port names a pause that is none |
 
 use crate::ALIGNMENT_BYTES;
 use crate::alike::alike;
 use crate::collective::{Collective, CollectiveKind, CollectiveOp, Transfer};
 use crate::passes::memory::may_overwrite;
-use crate::program::{Action, BufferId, BufferKind, Instruction, Move, Program, ProgramSet, Start, View};
+use crate::program::{
+    Action, Buffer, BufferId, BufferKind, Instruction, Move, Program, ProgramSet, Start, View,
+};
 use indexmap::IndexMap;
 use partita_base::{CollectiveId, Diagnostic, Result};
 use partita_ir::TensorType;
@@ -37,7 +40,10 @@ pub struct CheckReport {
 }
 
 /// Checks the programs of all ranks against each other and against their memory maps. Errors are
-/// E401 to E409, listed at the head of this file.
+/// E401 to E409 and E420, listed at the head of this file.
+///
+/// The caller is a part of both: all ranks meet him at each pause, and there he writes inputs and reads outputs as their
+/// ports say ([`Port::at`](crate::Port::at)).
 ///
 /// A program is checked once for all ranks of its class. If all classes start and wait for the same
 /// buckets in the same order, as in lowered programs, and each bucket's groups partition the ranks,
@@ -54,6 +60,7 @@ pub fn check(set: &ProgramSet) -> Result<CheckReport> {
             check_collective(collective)?;
         }
     }
+    check_pauses(set)?;
     for program in &set.programs {
         check_pairing(set, program)?;
         check_types(set, program)?;
@@ -85,11 +92,24 @@ pub fn check(set: &ProgramSet) -> Result<CheckReport> {
     })
 }
 
-/// A rank's part in a collective.
+/// A rank's part in a collective, or in a pause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Call {
-    Start(CollectiveId),
-    Wait(CollectiveId),
+enum Call<C = CollectiveId> {
+    Start(C),
+    Wait(C),
+    /// All ranks meet the caller.
+    Pause,
+}
+
+impl<C> Call<C> {
+    /// The call with another name for its collective.
+    fn named<N>(self, name: impl FnOnce(C) -> Option<N>) -> Option<Call<N>> {
+        Some(match self {
+            Call::Start(id) => Call::Start(name(id)?),
+            Call::Wait(id) => Call::Wait(name(id)?),
+            Call::Pause => Call::Pause,
+        })
+    }
 }
 
 impl Call {
@@ -100,9 +120,22 @@ impl Call {
             Action::Wait(collective) => Some(Call::Wait(*collective)),
         }
     }
+
+    /// The calls of a program, each with the number of the instruction that makes it, or before which it pauses.
+    fn all(program: &Program) -> Vec<(usize, Call)> {
+        let mut calls = Vec::new();
+        let mut pauses = program.pauses.iter().copied().peekable();
+        for index in 0..=program.instructions.len() {
+            while pauses.next_if(|&pause| pause <= index).is_some() {
+                calls.push((index, Call::Pause));
+            }
+            calls.extend(program.instructions.get(index).and_then(Call::of).map(|call| (index, call)));
+        }
+        calls
+    }
 }
 
-/// The collectives that one rank starts and waits for, each with the number of the instruction.
+/// The collectives that one rank starts and waits for, and its pauses, each with the number of the instruction.
 struct Calls<'a> {
     rank: usize,
     program: &'a Program,
@@ -121,17 +154,15 @@ fn by_bucket(set: &ProgramSet) -> IndexMap<usize, Vec<usize>> {
 /// Whether all classes start and wait for the same buckets, each once and in one order, and each
 /// bucket's groups partition the ranks.
 fn is_one_order(set: &ProgramSet) -> bool {
-    let bucket = |id: CollectiveId| set.collectives.get(id.index()).map(|c| c.bucket);
-    let calls = |program: &Program| -> Vec<(bool, Option<usize>)> {
-        let call = |call: Call| match call {
-            Call::Start(id) => (true, bucket(id)),
-            Call::Wait(id) => (false, bucket(id)),
-        };
-        program.instructions.iter().filter_map(Call::of).map(call).collect()
+    let bucket = |id: CollectiveId| Some(set.collectives.get(id.index()).map(|c| c.bucket));
+    let calls = |program: &Program| -> Vec<Call<Option<usize>>> {
+        Call::all(program).into_iter().filter_map(|(_, call)| call.named(bucket)).collect()
     };
     let mut all = set.programs.iter().map(calls);
     let Some(first) = all.next() else { return true };
-    let mut started: Vec<Option<usize>> = first.iter().filter(|(start, _)| *start).map(|c| c.1).collect();
+    let start =
+        |call: &Call<Option<usize>>| if let Call::Start(bucket) = call { Some(*bucket) } else { None };
+    let mut started: Vec<Option<usize>> = first.iter().filter_map(start).collect();
     let count = started.len();
     started.sort_unstable();
     started.dedup();
@@ -227,11 +258,7 @@ fn alike_ranks_agree(set: &ProgramSet) -> bool {
             let bucket = set.collectives.get(id.index())?.bucket;
             met_of[own[class].get(&bucket)?.index()]
         };
-        let all = program.instructions.iter().enumerate().filter_map(|(at, i)| Some((at, Call::of(i)?)));
-        let named = all.map(|(at, call)| match call {
-            Call::Start(id) => Some((at, Call::Start(name(id)?))),
-            Call::Wait(id) => Some((at, Call::Wait(name(id)?))),
-        });
+        let named = Call::all(program).into_iter().map(|(at, call)| Some((at, call.named(name)?)));
         let Some(named) = named.collect::<Option<Vec<_>>>() else { return false };
         calls.push(Calls { rank: class, program, calls: named });
     }
@@ -248,14 +275,8 @@ fn calls_of_ranks(set: &ProgramSet) -> Vec<Calls<'_>> {
         for &rank in &program.ranks {
             // The program of a single rank names its own collectives.
             let own = |id: CollectiveId| if program.ranks.len() > 1 { set.meeting(id, rank) } else { id };
-            let call = |(index, instruction): (usize, &Instruction)| {
-                let call = match Call::of(instruction)? {
-                    Call::Start(id) => Call::Start(own(id)),
-                    Call::Wait(id) => Call::Wait(own(id)),
-                };
-                Some((index, call))
-            };
-            let calls = program.instructions.iter().enumerate().filter_map(call).collect();
+            let call = |(index, call): (usize, Call)| Some((index, call.named(|id| Some(own(id)))?));
+            let calls = Call::all(program).into_iter().filter_map(call).collect();
             ranks.push(Calls { rank, program, calls });
         }
     }
@@ -268,6 +289,9 @@ fn at(program: &Program, index: usize) -> String {
 }
 
 fn at_rank(program: &Program, rank: usize, index: usize) -> String {
+    if index >= program.instructions.len() {
+        return format!("rank {rank}, behind its last instruction");
+    }
     let origin = &program.instructions[index].origin;
     let path = if origin.path.is_empty() { "<root>" } else { &origin.path };
     format!("rank {rank}, instruction {index}: {} in {path}", origin.what)
@@ -278,6 +302,35 @@ fn started(program: &Program) -> impl Iterator<Item = (usize, &Start)> {
         Action::Start(start) => Some((index, start)),
         _ => None,
     })
+}
+
+/// Checks that all ranks pause equally often, in the order of their instructions, and that ports name these pauses.
+fn check_pauses(set: &ProgramSet) -> Result<()> {
+    let counts = || set.programs.iter().map(|program| program.pauses.len());
+    let most = counts().max().unwrap_or(0);
+    for program in &set.programs {
+        let rank = program.rank();
+        let Program { pauses, inputs, outputs, instructions, .. } = program;
+        if pauses.len() < most {
+            return Err(Diagnostic::new("E420", format!("rank {rank} does not pause where other ranks do"))
+                .expected(format!("{most} pauses"))
+                .found(pauses.len().to_string()));
+        }
+        let in_order = pauses.windows(2).all(|pair| pair[0] <= pair[1]);
+        if !in_order || pauses.last().is_some_and(|&last| last > instructions.len()) {
+            return Err(Diagnostic::new("E420", format!("rank {rank} has pauses out of order"))
+                .expected(format!("ascending numbers up to {}", instructions.len()))
+                .found(format!("{pauses:?}")));
+        }
+        let given = inputs.iter().map(|port| (port, 0..=most));
+        let read = outputs.iter().map(|port| (port, 1..=most + 1));
+        if let Some((port, moments)) = given.chain(read).find(|(port, moments)| !moments.contains(&port.at)) {
+            return Err(Diagnostic::new("E420", format!("`{}` of rank {rank} names no pause", port.name))
+                .expected(format!("a number from {} to {}", moments.start(), moments.end()))
+                .found(port.at.to_string()));
+        }
+    }
+    Ok(())
 }
 
 /// Checks that the shapes of a collective's tensors agree among members.
@@ -596,13 +649,19 @@ fn check_order(set: &ProgramSet, ranks: &[Calls]) -> Result<()> {
     Ok(())
 }
 
-/// Simulates the calls of all ranks: a wait returns once every member has started. Until all ranks
-/// are done, at least one must be able to continue; otherwise they are deadlocked.
+/// Simulates the calls of all ranks: a wait returns once every member has started, a pause once every rank has come to it.
+/// Until all ranks are done, at least one must be able to continue; otherwise they are deadlocked.
 fn check_progress(set: &ProgramSet, ranks: &[Calls]) -> Result<()> {
     let mut arrived = vec![0usize; set.collectives.len()];
     let mut cursors = vec![0usize; ranks.len()];
     loop {
         let mut moved = false;
+        let pauses =
+            |(rank, &cursor): (&Calls, &usize)| matches!(rank.calls.get(cursor), Some((_, Call::Pause)));
+        if !ranks.is_empty() && ranks.iter().zip(&cursors).all(pauses) {
+            cursors.iter_mut().for_each(|cursor| *cursor += 1);
+            moved = true;
+        }
         for (rank, cursor) in ranks.iter().zip(&mut cursors) {
             while let Some((_, call)) = rank.calls.get(*cursor) {
                 match call {
@@ -611,6 +670,7 @@ fn check_progress(set: &ProgramSet, ranks: &[Calls]) -> Result<()> {
                         break;
                     }
                     Call::Wait(_) => {}
+                    Call::Pause => break,
                 }
                 *cursor += 1;
                 moved = true;
@@ -624,7 +684,9 @@ fn check_progress(set: &ProgramSet, ranks: &[Calls]) -> Result<()> {
         for (rank, &cursor) in ranks.iter().zip(&cursors) {
             if let Some(&(index, _)) = rank.calls.get(cursor) {
                 is_blocked = true;
-                error = error.note(format!("waits at {}", at_rank(rank.program, rank.rank, index)));
+                let pauses = matches!(rank.calls[cursor], (_, Call::Pause));
+                let verb = if pauses { "pauses before" } else { "waits at" };
+                error = error.note(format!("{verb} {}", at_rank(rank.program, rank.rank, index)));
             }
         }
         return if is_blocked { Err(error) } else { Ok(()) };
@@ -649,12 +711,13 @@ enum Owner {
 }
 
 /// Checks that no buffer is read before it is written, used outside its span, or touched while a
-/// collective or a move owns it. Only moves access host memory.
+/// collective or a move owns it, also not by the caller at a pause. Only moves access host memory.
 fn check_accesses(set: &ProgramSet, program: &Program) -> Result<()> {
     let mut state = vec![State::Unwritten; program.buffers.len()];
     let constants = program.constants.iter().map(|c| c.0);
     let constants = constants.chain(program.rank_constants.iter().map(|c| c.0));
-    let loaded = program.inputs.iter().map(|port| port.buffer).chain(constants);
+    let given = program.inputs.iter().filter(|port| port.at == 0).map(|port| port.buffer);
+    let loaded = given.chain(constants);
     loaded.for_each(|id| state[id.index()] = State::Written);
     let what = |id: BufferId| format!("%{} ({})", id.index(), program.buffer(id).what);
     let in_span = |id: BufferId, index: usize| -> Result<()> {
@@ -692,7 +755,13 @@ fn check_accesses(set: &ProgramSet, program: &Program) -> Result<()> {
         Ok(())
     };
     let mut lent: IndexMap<Owner, Vec<BufferId>> = IndexMap::new();
-    for (index, instruction) in program.instructions.iter().enumerate() {
+    let mut pause = 0;
+    for index in 0..=program.instructions.len() {
+        while program.pauses.get(pause).is_some_and(|&at| at == index) {
+            pause += 1;
+            at_pause(program, pause, &mut state)?;
+        }
+        let Some(instruction) = program.instructions.get(index) else { break };
         let ended = match &instruction.action {
             Action::Wait(collective) => Some(Owner::Collective(*collective)),
             Action::Moved(moved) => Some(Owner::Move(*moved)),
@@ -747,6 +816,35 @@ fn check_accesses(set: &ProgramSet, program: &Program) -> Result<()> {
             return Err(Diagnostic::new("E406", format!("output `{}` is never written", port.name))
                 .at(format!("rank {}", program.rank())));
         }
+    }
+    Ok(())
+}
+
+/// The caller acts at a pause: what he reads is complete and stays so, and what he writes has memory and is in no use.
+fn at_pause(program: &Program, pause: usize, state: &mut [State]) -> Result<()> {
+    let at = program.before(pause);
+    let place = || format!("rank {}, pause {pause}", program.rank());
+    let has_memory = |buffer: BufferId| {
+        let Buffer { first, last, .. } = program.buffer(buffer);
+        *last >= at.min(program.instructions.len().saturating_sub(1)) && *first <= at
+    };
+    for port in program.outputs.iter().filter(|port| port.at == pause) {
+        if !matches!(state[port.buffer.index()], State::Written | State::Lent(_)) {
+            let message = format!("output `{}` is read before it is written", port.name);
+            return Err(Diagnostic::new("E406", message).at(place()));
+        }
+        let writes = |instruction: &Instruction| instruction.action.accesses().1.contains(&port.buffer);
+        if !has_memory(port.buffer) || program.instructions[at..].iter().any(writes) {
+            let message = format!("output `{}` is read where another value takes its memory", port.name);
+            return Err(Diagnostic::new("E407", message).at(place()));
+        }
+    }
+    for port in program.inputs.iter().filter(|port| port.at == pause) {
+        if !has_memory(port.buffer) || state[port.buffer.index()] != State::Unwritten {
+            let message = format!("input `{}` is written while it has no memory of its own", port.name);
+            return Err(Diagnostic::new("E407", message).at(place()));
+        }
+        state[port.buffer.index()] = State::Written;
     }
     Ok(())
 }

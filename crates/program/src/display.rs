@@ -1,6 +1,8 @@
 //! Prints programs as text: one line per instruction.
 
-use crate::program::{Action, Buffer, BufferId, BufferKind, MoveKind, Origin, Program, ProgramSet, View};
+use crate::program::{
+    Action, Buffer, BufferId, BufferKind, MoveKind, Origin, Port, Program, ProgramSet, View,
+};
 use partita_base::DType;
 use partita_ir::TensorType;
 use std::fmt;
@@ -39,6 +41,12 @@ impl ProgramListing<'_> {
         views.iter().map(|view| self.view(view)).collect::<Vec<_>>().join(", ")
     }
 
+    /// The pauses before an instruction.
+    fn pauses(&self, f: &mut fmt::Formatter<'_>, index: usize) -> fmt::Result {
+        let here = self.program.pauses.iter().enumerate().filter(|&(_, &at)| at == index);
+        here.map(|(pause, _)| pause + 1).try_for_each(|pause| writeln!(f, "  pause {pause}"))
+    }
+
     fn view(&self, view: &View) -> String {
         let buffer = self.program.buffer(view.buffer);
         if view.is_whole(&buffer.ty) {
@@ -58,6 +66,12 @@ impl ProgramListing<'_> {
         }
         text
     }
+}
+
+/// At which pause the caller touches a port; nothing if he does so between steps.
+fn at_pause(program: &Program, port: &Port) -> String {
+    let is_at_pause = (1..=program.pauses.len()).contains(&port.at);
+    if is_at_pause { format!(" at pause {}", port.at) } else { String::new() }
 }
 
 fn place(origin: &Origin) -> String {
@@ -83,16 +97,20 @@ impl fmt::Display for ProgramListing<'_> {
         }
         for port in &program.inputs {
             let host = if program.buffer(port.buffer).kind == BufferKind::Host { "host " } else { "" };
-            writeln!(f, "  in   {host}{}  {}", self.buffer(port.buffer), port.name)?;
+            writeln!(
+                f,
+                "  in   {host}{}  {}{}",
+                self.buffer(port.buffer),
+                port.name,
+                at_pause(program, port)
+            )?;
         }
         for (buffer, _) in &program.constants {
             writeln!(f, "  load {}  constant", self.buffer(*buffer))?;
         }
         let width = program.instructions.len().to_string().len();
         for (index, instruction) in program.instructions.iter().enumerate() {
-            if program.pause == Some(index) {
-                writeln!(f, "  pause for the cotangents")?;
-            }
+            self.pauses(f, index)?;
             write!(f, "  {index:>width$}  ")?;
             match &instruction.action {
                 Action::Compute(compute) => {
@@ -136,8 +154,9 @@ impl fmt::Display for ProgramListing<'_> {
             }
             writeln!(f, "{}", place(&instruction.origin))?;
         }
+        self.pauses(f, program.instructions.len())?;
         for port in &program.outputs {
-            write!(f, "  out  {}  {}", self.buffer(port.buffer), port.name)?;
+            write!(f, "  out  {}  {}{}", self.buffer(port.buffer), port.name, at_pause(program, port))?;
             match port.replaces {
                 Some(input) => writeln!(f, " replaces {}", program.inputs[input].name)?,
                 None => writeln!(f)?,

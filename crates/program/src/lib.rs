@@ -14,6 +14,7 @@ mod edges;
 mod event;
 mod execute;
 mod held;
+mod outside;
 mod overlap;
 mod passes;
 mod program;

@@ -39,17 +39,18 @@ pub struct Program {
     /// Bytes of host memory for the buffers of kind [`BufferKind::Host`], which are not in the arena.
     pub host_bytes: usize,
     /// The graph's inputs in graph order. They are written before the first step; those of kind
-    /// `Input` before every step.
+    /// `Input` in every step, before it or at a pause: [`Port::at`].
     pub inputs: Vec<Port>,
-    /// The graph's outputs in graph order. They may be read after a step and before the next one.
+    /// The graph's outputs in graph order. They may be read from [`Port::at`] on until the next step.
     pub outputs: Vec<Port>,
     /// The contents of persistent buffers before the first step.
     pub constants: Vec<(BufferId, Literal)>,
     /// As `constants`, for buffers that differ between the ranks of the class.
     pub rank_constants: Vec<(BufferId, RankConstant)>,
-    /// Where the step may pause: the number of instructions of the forward pass, of which no one reads a cotangent
-    /// ([`InputKind::Cotangent`]). `None` for a step without cotangents.
-    pub pause: Option<usize>,
+    /// Where the step may pause for its caller, ascending: the number of instructions before each pause. A step with
+    /// cotangents ([`InputKind::Cotangent`]) has one pause, behind its forward pass. The ports say what the caller reads
+    /// and writes there.
+    pub pauses: Vec<usize>,
 }
 
 /// How long a buffer's contents must be kept.
@@ -57,9 +58,9 @@ pub struct Program {
 pub enum BufferKind {
     /// Parameters, optimizer state, constants: kept from step to step, live throughout.
     Persistent,
-    /// Written by the user at every step: live from the beginning of the step to its last reader.
+    /// Written by the caller in every step, before it or at a pause: live from there to its last reader.
     Input,
-    /// Returned at the end of a step: live from its writer to the end of the step.
+    /// Returned at a pause or behind a step: live from its writer to the end of the step.
     Output,
     /// Any other value: live from its writer to its last reader.
     Temporary,
@@ -336,6 +337,10 @@ pub struct Port {
     pub buffer: BufferId,
     /// For an output that replaces an input: the position of the input, whose buffer it shares.
     pub replaces: Option<usize>,
+    /// When the caller touches it: writes an input, or begins to read an output, which he may read until the next step
+    /// begins. 0 is before the step, `k` is the `k`-th pause, and the number of pauses + 1 is behind the step. Only there
+    /// does a caller write, so a buffer needs no memory before.
+    pub at: usize,
 }
 
 /// A number that validates a step, such as the loss.
@@ -354,6 +359,14 @@ impl Program {
     /// The rank of a program specialised for one rank; for a class, its first rank.
     pub fn rank(&self) -> usize {
         self.ranks[0]
+    }
+
+    /// The number of instructions that run before the caller acts at this moment: see [`Port::at`].
+    pub fn before(&self, moment: usize) -> usize {
+        match moment.checked_sub(1) {
+            None => 0,
+            Some(pause) => self.pauses.get(pause).copied().unwrap_or(self.instructions.len()),
+        }
     }
 
     /// The buffer with this id.

@@ -3,8 +3,8 @@
 
 use crate::collective::{Collective, CollectiveKind, CollectiveOp, Transfer};
 use crate::edges::phase_of_sent;
+use crate::outside::{Outside, StageEnds};
 use crate::passes::emit::nothing;
-use crate::passes::pause;
 use crate::passes::timing::{Timing, splits_backward};
 use crate::passes::{Edges, Lowering, PASSES, Pass, PassContext, find_pass};
 use crate::program::{Action, Program, ProgramSet};
@@ -87,13 +87,17 @@ pub fn lower_stages_watched(
     let context = PassContext { options: &options, target };
     let (timed, last) = (find_pass("keep-gathered")?, find_pass("check")?);
     let mut lowerings = Vec::with_capacity(step.stages.len());
-    for (number, stage) in step.stages.iter().enumerate() {
+    let ends = step.stages.iter().filter_map(|stage| {
+        let graph = &stage.classes.first()?.graph;
+        Some(StageEnds { graph, received: &stage.received, sent: &stage.sent })
+    });
+    let outsides = Outside::of_stages(&ends.collect::<Vec<_>>());
+    let paused = outsides.first().filter(|_| step.stages.len() == 1).and_then(Outside::timetable);
+    for (number, (stage, outside)) in step.stages.iter().zip(outsides).enumerate() {
         let edges = Edges { received: stage.received.clone(), sent: stage.sent.clone() };
-        let lowering = Lowering::with_edges(stage.classes, edges)?.offloading(&step.offload);
+        let lowering = Lowering::with_edges(stage.classes, edges)?.touched(outside).offloading(&step.offload);
         lowerings.push(lowering.run(&PASSES[..timed], &context, &mut |pass, l| after(number, pass, l))?);
     }
-    let paused =
-        lowerings.first().filter(|_| step.stages.len() == 1).and_then(|l| pause::timetable(l.graph()));
     if let Some(timetable) = step.timetable.or(paused.as_ref()) {
         let graphs: Vec<_> = lowerings.iter().map(|l| (l.graph(), l.received(), l.sent())).collect();
         let timings = Timing::of_stages(timetable, &graphs)?;

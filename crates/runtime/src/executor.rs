@@ -235,7 +235,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Runs the forward pass of a step with cotangents ([`Program::pause`]) on the local ranks; [`Runner::step`] then
+    /// Runs the forward pass of a step with cotangents ([`Program::pauses`]) on the local ranks; [`Runner::step`] then
     /// runs the rest of the step. Inputs other than cotangents must have been written before, and after [`Runner::give_up`]
     /// if the step before did not go on after its pause.
     ///
@@ -250,7 +250,7 @@ impl Runner {
 
     /// E428 if the step has no pause.
     pub fn pauses(&self) -> Result<()> {
-        if self.shared.set.programs.iter().all(|program| program.pause.is_some()) {
+        if self.shared.set.programs.iter().all(|program| !program.pauses.is_empty()) {
             return Ok(());
         }
         Err(Diagnostic::new("E428", "the step does not pause after its forward pass")
@@ -531,7 +531,7 @@ impl Runner {
 
 /// Whether a collective is in progress where a program pauses.
 fn is_in_flight_at_pause(program: &Program) -> bool {
-    let before = &program.instructions[..program.pause.unwrap_or(0)];
+    let before = &program.instructions[..program.pauses.first().copied().unwrap_or(0)];
     let count = |is: fn(&Action) -> bool| before.iter().filter(|instruction| is(&instruction.action)).count();
     count(|action| matches!(action, Action::Start(_))) > count(|action| matches!(action, Action::Wait(_)))
 }

@@ -121,7 +121,7 @@ fn the_pause_splits_the_two_passes() {
     let (_, built) = built("gpt", "fsdp=2,tp=2", 1);
     let train = train_loop(&built, 5, RunnerOptions::default()).unwrap();
     for program in train.runner().programs() {
-        let pause = program.pause.expect("it reads a cotangent");
+        let &[pause] = &program.pauses[..] else { panic!("it reads cotangents") };
         let phases = |instructions: &[Instruction]| -> Vec<Phase> {
             let computes = instructions.iter().filter(|i| matches!(i.action, Action::Compute(_)));
             computes.map(|instruction| instruction.origin.phase).collect()
@@ -139,7 +139,7 @@ fn a_step_that_does_not_pause_says_so() {
     let (mut train, batch, _) = ready(&model, &built);
     let error = with_batch(&batch, |batch| train.forward(batch)).unwrap_err();
     assert_eq!(error.code, "E428");
-    assert_eq!(train.runner().programs()[0].pause, None, "it has two microbatches");
+    assert!(train.runner().programs()[0].pauses.is_empty(), "it has two microbatches");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 use crate::RegionTarget;
 use crate::collective::{Collective, CollectiveKind, Transfer, exchange};
+use crate::outside::Outside;
 use crate::passes::bucket::{Bucket, BucketClass, edge_node};
 use crate::passes::describe;
 use crate::passes::fuse::{Step, uniform};
@@ -127,6 +128,10 @@ struct Emitter<'a> {
     /// Dense copies of values whose view is not dense.
     dense: Vec<Option<View>>,
     scratch: Scratch,
+    /// The outputs that have a buffer so far, by position.
+    outputs: Vec<Option<Port>>,
+    /// Their buffers.
+    taken: IndexSet<BufferId>,
 }
 
 /// The inputs and outputs of a graph that are ports of the program. They come first; the remaining
@@ -136,6 +141,8 @@ pub(crate) struct Ports<'a> {
     pub roles: &'a [Role],
     /// Number of outputs.
     pub outputs: usize,
+    /// When the caller touches them.
+    pub outside: &'a Outside,
 }
 
 /// Emits the program of a rank class. `first_meeting` is the number of each bucket's first
@@ -154,8 +161,10 @@ pub(crate) fn emit(
     let program = Program { ranks: ranks.to_vec(), ..Program::default() };
     let rank = ranks[0];
     let (views, dense) = (vec![None; count], vec![None; count]);
-    let mut emitter = Emitter { graph, target, program, views, dense, scratch: Scratch::default() };
-    emitter.inputs(ports.roles);
+    let (scratch, outputs) = (Scratch::default(), vec![None; ports.outputs]);
+    let taken = IndexSet::new();
+    let mut emitter = Emitter { graph, target, program, views, dense, scratch, outputs, taken };
+    emitter.inputs(&ports);
     for step in steps {
         match step {
             Step::Fused { nodes, results } => emitter.fused(nodes, results),
@@ -174,9 +183,14 @@ pub(crate) fn emit(
                 let action = Action::Wait(CollectiveId::new(first_meeting[*number] + meeting));
                 emitter.program.instructions.push(Instruction { action, origin });
             }
+            Step::Pause => {
+                emitter.outputs(ports.outside, &|output| ports.outside.is_read_at_pause(output));
+                emitter.program.pauses.push(emitter.program.instructions.len());
+            }
         }
     }
-    emitter.outputs(ports.outputs);
+    emitter.outputs(ports.outside, &|_| true);
+    emitter.program.outputs = emitter.outputs.into_iter().flatten().collect();
     emitter.program
 }
 
@@ -195,11 +209,11 @@ impl Emitter<'_> {
         id
     }
 
-    fn inputs(&mut self, roles: &[Role]) {
+    fn inputs(&mut self, ports: &Ports) {
         let graph = self.graph;
         let mut is_replaced = vec![false; graph.inputs.len()];
         graph.aliases.iter().for_each(|&(input, _)| is_replaced[input] = true);
-        for (position, (&value, role)) in graph.inputs.iter().zip(roles).enumerate() {
+        for (position, (&value, role)) in graph.inputs.iter().zip(ports.roles).enumerate() {
             let kind = if *role == Role::Input && !is_replaced[position] {
                 BufferKind::Input
             } else {
@@ -213,6 +227,7 @@ impl Emitter<'_> {
                 role: role.clone(),
                 buffer,
                 replaces: None,
+                at: ports.outside.inputs[position],
             });
         }
     }
@@ -471,31 +486,34 @@ impl Emitter<'_> {
         self.program.instructions.push(Instruction { action, origin });
     }
 
-    /// Gives every output port its own buffer, except an input that replaces itself.
-    fn outputs(&mut self, count: usize) {
+    /// Gives these output ports, unless they have them, a buffer of their own, except an input that replaces itself.
+    fn outputs(&mut self, outside: &Outside, is_due: &dyn Fn(usize) -> bool) {
         let graph = self.graph;
-        let mut taken: IndexSet<BufferId> = IndexSet::new();
         let replaced: IndexMap<usize, usize> =
             graph.aliases.iter().rev().map(|&(input, output)| (output, input)).collect();
-        for (position, &value) in graph.outputs.iter().enumerate().take(count) {
+        for (position, &value) in graph.outputs.iter().enumerate().take(self.outputs.len()) {
+            if self.outputs[position].is_some() || !is_due(position) {
+                continue;
+            }
             let ty = graph.ty(value);
             let view = self.view(value);
             let buffer = &self.program.buffers[view.buffer.index()];
             let replaces = replaced.get(&position).copied();
             let is_itself = replaces.is_some_and(|input| self.program.inputs[input].buffer == view.buffer);
-            let is_free = buffer.kind == BufferKind::Temporary && !taken.contains(&view.buffer);
+            let is_free = buffer.kind == BufferKind::Temporary && !self.taken.contains(&view.buffer);
             let buffer = if view.is_whole(&buffer.ty) && (is_free || is_itself) {
                 view.buffer
             } else {
                 self.copy(value)
             };
             debug_assert_eq!(&self.program.buffer(buffer).ty, ty);
-            taken.insert(buffer);
             if !is_itself || buffer != view.buffer {
                 self.program.buffers[buffer.index()].kind = BufferKind::Output;
             }
             let name = graph.output_names.get(position).cloned().unwrap_or_default();
-            self.program.outputs.push(Port { name, role: Role::Activation, buffer, replaces });
+            self.taken.insert(buffer);
+            let at = outside.outputs[position];
+            self.outputs[position] = Some(Port { name, role: Role::Activation, buffer, replaces, at });
         }
     }
 }

@@ -46,6 +46,8 @@ pub(crate) enum Step {
     Start(usize),
     /// Wait for this bucket.
     Wait(usize),
+    /// The caller reads and writes ports.
+    Pause,
 }
 
 /// The result of fusion on a step.
@@ -147,8 +149,17 @@ impl Frame {
     }
 }
 
-/// A shape on every rank, and the phase and microbatch, which a region cannot mix.
-type Key<'a> = (Vec<&'a [usize]>, Phase, Option<usize>);
+/// A shape on every rank, and the part of the step.
+type Key<'a> = (Vec<&'a [usize]>, Part);
+
+/// What a region cannot mix.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Part {
+    /// The number of pauses before it.
+    piece: usize,
+    phase: Phase,
+    microbatch: Option<usize>,
+}
 
 /// Whether the shape is one element for each row of the other, on every rank.
 fn is_row_of(shape: &Key<'_>, whole: &Key<'_>, lead: usize) -> bool {
@@ -156,7 +167,7 @@ fn is_row_of(shape: &Key<'_>, whole: &Key<'_>, lead: usize) -> bool {
         shape.get(..lead).is_some_and(|rows| *rows == whole[..lead])
             && shape[lead..].iter().all(|&size| size == 1)
     };
-    (shape.1, shape.2) == (whole.1, whole.2) && shape.0.iter().zip(&whole.0).all(fits)
+    shape.1 == whole.1 && shape.0.iter().zip(&whole.0).all(fits)
 }
 
 /// A reduction by a known combiner from a constant initial value, with the shape of its operand.
@@ -208,6 +219,8 @@ struct Fuser<'a> {
     graph: &'a Graph,
     options: &'a LowerOptions,
     items: &'a [Item],
+    /// The number of pauses before each place.
+    piece: Vec<usize>,
     /// Place of the item that computes each node.
     place: Vec<Option<usize>>,
     /// Place of the item that receives a value from another stage.
@@ -287,8 +300,15 @@ impl<'a> Fuser<'a> {
                 Item::Node(id) => (place[id.index()], reads[id.index()]) = (Some(at), Some(at)),
                 Item::Start(b) => buckets[b].nodes.iter().for_each(|n| reads[n.index()] = Some(at)),
                 Item::Wait(b) => buckets[b].nodes.iter().for_each(|n| place[n.index()] = Some(at)),
+                Item::Pause => {}
             }
         }
+        let mut pauses = 0;
+        let counted = |item: &Item| {
+            pauses += usize::from(*item == Item::Pause);
+            pauses
+        };
+        let piece = items.iter().map(counted).collect();
         let mut readers: Vec<Vec<Reader>> = vec![Vec::new(); graph.values.len()];
         let mut received_at = BTreeMap::new();
         for (at, item) in items.iter().enumerate() {
@@ -336,6 +356,7 @@ impl<'a> Fuser<'a> {
             graph,
             options,
             items,
+            piece,
             place,
             received_at,
             readers,
@@ -376,7 +397,9 @@ impl<'a> Fuser<'a> {
             if is_elementwise { graph.node(id).results[0] } else { graph.node(id).operands[0] }
         };
         let shape = graphs.iter().map(|graph| graph.ty(value(graph)).shape.as_slice()).collect();
-        let shape = self.shapes.insert_full((shape, self.options.part(node.phase), node.microbatch)).0;
+        let (phase, microbatch) = (self.options.part(node.phase), node.microbatch);
+        let part = Part { piece: self.piece[place], phase, microbatch };
+        let shape = self.shapes.insert_full((shape, part)).0;
         let mut frame = Frame { shape, lead };
         self.own[place] = Some(frame);
         self.frame[place] = Some(frame);
@@ -575,6 +598,7 @@ impl<'a> Fuser<'a> {
                 (node.op.short_name().to_string(), path.to_string())
             }
             Item::Start(_) | Item::Wait(_) => ("a collective".to_string(), "<root>".to_string()),
+            Item::Pause => ("the caller".to_string(), "<root>".to_string()),
         }
     }
 
@@ -584,7 +608,7 @@ impl<'a> Fuser<'a> {
             return Some(Why::AcrossRows);
         };
         let (own_shape, other_shape) = (&self.shapes[own.shape], &self.shapes[other.shape]);
-        if (own_shape.1, own_shape.2) != (other_shape.1, other_shape.2) {
+        if own_shape.1 != other_shape.1 {
             return Some(if own_shape.0 == other_shape.0 { Why::Phase } else { Why::Shape });
         }
         let group = self.frame[self.group[maker]].unwrap_or(other);
@@ -679,6 +703,7 @@ impl<'a> Fuser<'a> {
             let step = match self.items[one] {
                 Item::Start(bucket) => Step::Start(bucket),
                 Item::Wait(bucket) => Step::Wait(bucket),
+                Item::Pause => Step::Pause,
                 Item::Node(id)
                     if members.len() == 1 && self.graph.traits(self.graph.node(id)) == Traits::Opaque =>
                 {

@@ -4,8 +4,11 @@
 use crate::ALIGNMENT_BYTES;
 use crate::passes::emit::push_copy;
 use crate::passes::occupied::{Crowd, Occupied};
-use crate::program::{Action, BufferId, BufferKind, Compute, Instruction, Origin, Program, RegionKind, View};
+use crate::program::{
+    Action, Buffer, BufferId, BufferKind, Compute, Instruction, Origin, Program, RegionKind, View,
+};
 use indexmap::IndexMap;
+use partita_ir::Phase;
 
 /// The (first, last) instructions of each access to a buffer. A collective or a move accesses its buffers
 /// from its start to its wait.
@@ -81,12 +84,13 @@ pub(crate) fn may_overwrite(
 }
 
 /// Places outputs that replace inputs in the inputs' buffers: written there directly if the old
-/// contents are not needed any more, otherwise copied at the end of the step. With `guard`, none is
-/// written before the numbers that validate the step are known.
+/// contents are not needed any more, otherwise copied before the caller may read them. What reads the old contents behind
+/// a pause then reads a copy of them. With `guard`, none is
+/// written before the numbers that validate the step are known, except for what is read at a pause.
 pub(crate) fn replace_inputs(mut program: Program, guard: bool) -> Program {
     let mut accesses = accesses(&program);
     let mut renamed: Vec<BufferId> = (0..program.buffers.len()).map(BufferId::new).collect();
-    let mut late = Vec::new();
+    let mut copied = Vec::new();
     let known = program.checked().iter().map(|checked| checked.known).max().filter(|_| guard);
     for position in 0..program.outputs.len() {
         let port = &program.outputs[position];
@@ -101,7 +105,8 @@ pub(crate) fn replace_inputs(mut program: Program, guard: bool) -> Program {
             Some(last) if last == writer => may_overwrite(&program, &program.instructions[writer], old, new),
             Some(last) => last < writer,
         };
-        let is_direct = is_free && known.is_none_or(|known| known < writer);
+        let is_read_at_pause = port.at <= program.pauses.len();
+        let is_direct = is_free && (is_read_at_pause || known.is_none_or(|known| known < writer));
         if is_direct {
             renamed[new.index()] = old;
             let moved = std::mem::take(&mut accesses[new.index()]);
@@ -109,23 +114,47 @@ pub(crate) fn replace_inputs(mut program: Program, guard: bool) -> Program {
             accesses[old.index()].writes.extend(moved.writes);
         } else {
             program.buffers[new.index()].kind = BufferKind::Temporary;
-            late.push((old, new));
+            copied.push((old, new, port.at));
         }
         program.outputs[position].buffer = old;
     }
-    for (old, new) in late {
-        let ty = program.buffer(new).ty.clone();
-        let view = View::whole(new, &ty.shape);
-        let origin = Origin {
-            what: "copy".into(),
-            path: program.buffer(old).what.clone(),
-            phase: partita_ir::Phase::Update,
-            microbatch: None,
-            stage: 0,
-        };
-        push_copy(&mut program, &ty, view, old, origin);
+    for (old, new, moment) in copied {
+        let at = program.before(moment);
+        if accesses[old.index()].reads.iter().any(|&(first, _)| first >= at) {
+            let saved = BufferId::new(program.buffers.len());
+            renamed.push(saved);
+            let contents = program.buffer(old).clone();
+            program.buffers.push(Buffer { kind: BufferKind::Temporary, ..contents });
+            program.instructions[at..]
+                .iter_mut()
+                .for_each(|instruction| read_instead(instruction, old, saved));
+            insert_copy(&mut program, moment, old, saved);
+        }
+        insert_copy(&mut program, moment, new, old);
     }
     rename(program, &renamed)
+}
+
+/// Inserts a copy of a whole buffer before the caller acts at a moment.
+fn insert_copy(program: &mut Program, moment: usize, from: BufferId, to: BufferId) {
+    let ty = program.buffer(to).ty.clone();
+    let phase = if moment <= program.pauses.len() { Phase::Forward } else { Phase::Update };
+    let path = program.buffer(to).what.clone();
+    let origin = Origin { what: "copy".into(), path, phase, microbatch: None, stage: 0 };
+    push_copy(program, &ty, View::whole(from, &ty.shape), to, origin);
+    let at = program.before(moment).min(program.instructions.len() - 1);
+    program.instructions[at..].rotate_right(1);
+    program.pauses.iter_mut().skip(moment - 1).for_each(|pause| *pause += 1);
+}
+
+/// Makes an instruction read another buffer of the same type.
+pub(crate) fn read_instead(instruction: &mut Instruction, old: BufferId, other: BufferId) {
+    let views: &mut [View] = match &mut instruction.action {
+        Action::Compute(compute) => &mut compute.inputs,
+        Action::Start(start) => &mut start.inputs,
+        Action::Wait(_) | Action::Move(_) | Action::Moved(_) => return,
+    };
+    views.iter_mut().filter(|view| view.buffer == old).for_each(|view| view.buffer = other);
 }
 
 /// Renames buffers everywhere and drops unused ones.
@@ -180,11 +209,16 @@ pub(super) struct Storage {
 pub(crate) fn assign(mut program: Program) -> Program {
     let end = program.instructions.len().saturating_sub(1);
     let accesses = accesses(&program);
-    for (buffer, accesses) in program.buffers.iter_mut().zip(&accesses) {
+    // The caller writes an input before the instruction behind the pause.
+    let mut given = vec![0; program.buffers.len()];
+    for port in &program.inputs {
+        given[port.buffer.index()] = program.before(port.at).min(end);
+    }
+    for ((buffer, accesses), given) in program.buffers.iter_mut().zip(&accesses).zip(given) {
         let first = accesses.writes.iter().chain(&accesses.reads).map(|&(first, _)| first).min();
         (buffer.first, buffer.last) = match buffer.kind {
             BufferKind::Persistent | BufferKind::Host => (0, end),
-            BufferKind::Input => (0, accesses.last().unwrap_or(0)),
+            BufferKind::Input => (given, accesses.last().unwrap_or(given)),
             BufferKind::Output => (first.unwrap_or(0), end),
             BufferKind::Temporary | BufferKind::Workspace => {
                 (first.unwrap_or(0), accesses.last().unwrap_or(0))

@@ -18,13 +18,13 @@ pub(crate) mod memory;
 mod occupied;
 pub(crate) mod offload;
 pub(crate) mod order;
-pub(crate) mod pause;
 pub(crate) mod repeat;
 pub(crate) mod scratch;
 pub(crate) mod simplify;
 pub(crate) mod timing;
 
 use crate::check::check;
+use crate::outside::{Outside, StageEnds};
 use crate::program::{Program, ProgramSet};
 use crate::ranks::Classes;
 use crate::{LowerOptions, RegionTarget};
@@ -68,6 +68,8 @@ pub struct Lowering {
     edges: Edges,
     /// When tasks run, if a timetable orders them.
     timing: Option<Timing>,
+    /// What the caller touches, and when.
+    outside: Outside,
     /// What is kept in host memory.
     offload: Offload,
     /// The buckets: collectives that run as one, and sends over edges.
@@ -97,8 +99,12 @@ pub struct Pass {
 pub const PASSES: &[Pass] = &[
     Pass {
         name: "after-pause",
-        about: "count what reads a cotangent to the backward pass",
-        run: |lowering, _| lowering.rewritten(|graphs| Ok(pause::after(graphs))),
+        about: "count what follows from a cotangent to the backward pass",
+        run: |mut lowering, _| {
+            let graphs = std::mem::take(&mut lowering.graphs);
+            lowering.graphs = lowering.outside.phased(graphs);
+            Ok(lowering)
+        },
     },
     Pass {
         name: "decompose",
@@ -181,8 +187,9 @@ pub const PASSES: &[Pass] = &[
         name: "order",
         about: "order nodes, and start and wait for collectives so that they overlap with compute",
         run: |mut lowering, context| {
-            let Lowering { graphs, buckets, kept, timing, .. } = &lowering;
-            lowering.items = order::order(&graphs[0], buckets, kept, context.options, timing.as_ref());
+            let Lowering { graphs, buckets, kept, timing, outside, .. } = &lowering;
+            lowering.items =
+                order::order(&graphs[0], buckets, kept, context.options, timing.as_ref(), outside);
             Ok(lowering)
         },
     },
@@ -218,14 +225,6 @@ pub const PASSES: &[Pass] = &[
         run: |lowering, _| {
             let what = lowering.offload.clone();
             Ok(lowering.each_program(|program| offload::offload(program, &what)))
-        },
-    },
-    Pass {
-        name: "pause",
-        about: "find the end of the forward pass, where the cotangents are given",
-        run: |lowering, _| {
-            let pauses = lowering.timing.as_ref().is_some_and(|timing| timing.pauses);
-            Ok(if pauses { lowering.each_program(pause::place) } else { lowering })
         },
     },
     Pass {
@@ -277,12 +276,15 @@ impl Lowering {
         let roles = graphs.iter().map(roles).collect();
         let (buckets, kept, items, steps) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (timing, offload) = (None, Offload::default());
+        let ends = StageEnds { graph: &graphs[0], received: &edges.received, sent: &edges.sent };
+        let outside = Outside::of_stages(&[ends]).pop().expect("one for each stage");
         Ok(Lowering {
             classes,
             graphs,
             roles,
             edges,
             timing,
+            outside,
             offload,
             buckets,
             kept,
@@ -359,6 +361,7 @@ impl Lowering {
                     Item::Node(id) => writeln!(lines, "{}", node_line(graph, *id)),
                     Item::Start(bucket) => writeln!(lines, "start {bucket}"),
                     Item::Wait(bucket) => writeln!(lines, "wait {bucket}"),
+                    Item::Pause => writeln!(lines, "pause"),
                 };
             }
         }
@@ -371,6 +374,7 @@ impl Lowering {
                 Step::Single(id) => writeln!(lines, "single\n  {}", node_line(graph, *id)),
                 Step::Start(bucket) => writeln!(lines, "start {bucket}"),
                 Step::Wait(bucket) => writeln!(lines, "wait {bucket}"),
+                Step::Pause => writeln!(lines, "pause"),
             };
         }
         lines
@@ -398,6 +402,11 @@ impl Lowering {
         Lowering { offload: offload.clone(), ..self }
     }
 
+    /// Sets when the caller touches the ports of this stage, as the graphs of all stages say.
+    pub(crate) fn touched(self, outside: Outside) -> Lowering {
+        Lowering { outside, ..self }
+    }
+
     /// Sets the timing of a timetable's tasks, which later passes follow.
     pub(crate) fn timed(self, timing: Timing) -> Lowering {
         Lowering { timing: Some(timing), ..self }
@@ -423,7 +432,7 @@ impl Lowering {
         let program = |((graph, ranks), roles): ((&Graph, &Vec<usize>), &Vec<Role>)| {
             let (inputs, outputs) =
                 (graph.inputs.len() - self.edges.received.len(), graph.outputs.len() - self.edges.sent.len());
-            let ports = emit::Ports { roles: &roles[..inputs], outputs };
+            let ports = emit::Ports { roles: &roles[..inputs], outputs, outside: &self.outside };
             emit::emit(ranks, graph, ports, &self.steps, &self.buckets, &first_meeting, context.target)
         };
         let programs = self.graphs.iter().zip(&self.classes.ranks).zip(&self.roles).map(program).collect();

@@ -12,10 +12,8 @@
 //! `ahead` are being stored. This is the prefetching of ZeRO-Offload and ZeRO-Infinity (Rajbhandari et al., arXiv
 //! 2104.07857), with the order of the program in place of a trace of the first step.
 
-use crate::passes::memory::{Accesses, accesses};
-use crate::program::{
-    Action, Buffer, BufferId, BufferKind, Instruction, Move, MoveKind, Origin, Program, View,
-};
+use crate::passes::memory::{Accesses, accesses, read_instead};
+use crate::program::{Action, Buffer, BufferId, BufferKind, Instruction, Move, MoveKind, Origin, Program};
 use indexmap::IndexMap;
 use partita_ir::{Offload, Phase};
 use partita_pipeline::block_of;
@@ -152,14 +150,8 @@ fn activations(program: &mut Program, what: &Offload, accesses: &[Accesses], ins
             let host = host_of(program, buffer);
             let near = program.buffer(buffer).clone();
             let back = add(program, near);
-            for instruction in &mut program.instructions[last + 1..] {
-                let views: &mut [View] = match &mut instruction.action {
-                    Action::Compute(compute) => &mut compute.inputs,
-                    Action::Start(start) => &mut start.inputs,
-                    Action::Wait(_) | Action::Move(_) | Action::Moved(_) => continue,
-                };
-                views.iter_mut().filter(|view| view.buffer == buffer).for_each(|view| view.buffer = back);
-            }
+            let later = &mut program.instructions[last + 1..];
+            later.iter_mut().for_each(|instruction| read_instead(instruction, buffer, back));
             let leg =
                 |kind, buffer, at| Leg { moved: Move { kind, buffer, host }, group: starts[number], at };
             inserted.store(program, &leg(MoveKind::Store, buffer, last), settled.max(last + 1));
@@ -200,14 +192,17 @@ impl Inserted {
         self.push(until, 1, Action::Moved(leg.moved), &origin);
     }
 
-    /// The program with these instructions.
+    /// The program with these instructions. What begins or ends at a pause does so before it.
     fn into(mut self, mut program: Program) -> Program {
         let old = std::mem::take(&mut program.instructions);
+        let pauses = std::mem::take(&mut program.pauses);
         let end = old.len();
         for (index, instruction) in old.into_iter().map(Some).chain([None]).enumerate() {
             for order in 0..4 {
                 program.instructions.extend(self.before.remove(&(index, order)).into_iter().flatten());
             }
+            let here = pauses.iter().filter(|&&pause| pause == index).map(|_| program.instructions.len());
+            program.pauses.extend(here);
             program.instructions.extend(instruction);
         }
         debug_assert!(self.before.is_empty(), "nothing comes behind {end} instructions");

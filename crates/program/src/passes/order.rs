@@ -9,6 +9,7 @@
 //! starts and waits give their best time; dependencies ensure that it is legal.
 
 use crate::LowerOptions;
+use crate::outside::Outside;
 use crate::passes::bucket::{Bucket, BucketClass, follows_reductions};
 use crate::passes::keep_gathered::readers;
 use crate::passes::timing::{Places, Timing};
@@ -26,6 +27,8 @@ pub(crate) enum Item {
     Start(usize),
     /// Wait for this bucket.
     Wait(usize),
+    /// The caller reads and writes ports.
+    Pause,
 }
 
 /// The preferred time of a unit: a position in the order of nodes, and the event at that node.
@@ -34,6 +37,8 @@ type Key = (isize, At);
 /// The events at a node's position, in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum At {
+    /// The caller acts, before anything else at this position.
+    Pause,
     /// A value from another stage may arrive from here on.
     Receive,
     /// A value sent to another stage has been received.
@@ -63,13 +68,15 @@ pub(crate) fn order(
     kept: &[NodeId],
     options: &LowerOptions,
     timing: Option<&Timing>,
+    outside: &Outside,
 ) -> Vec<Item> {
     let node_count = graph.nodes.len();
     let start = |bucket: usize| node_count + bucket;
     let wait = |bucket: usize| node_count + buckets.len() + bucket;
-    let unit_count = wait(buckets.len());
+    let pause = wait(buckets.len());
+    let unit_count = pause + outside.pauses;
 
-    // Units: nodes that are not collectives, starts, waits.
+    // Units: nodes that are not collectives, starts, waits, the pause.
     let mut unit_of: Vec<usize> = (0..node_count).collect();
     for (number, bucket) in buckets.iter().enumerate() {
         bucket.nodes.iter().for_each(|node| unit_of[node.index()] = wait(number));
@@ -148,10 +155,25 @@ pub(crate) fn order(
         buckets[bucket].nodes.iter().for_each(|node| is_reduction[node.index()] = true);
     }
     let reduced = follows_reductions(graph, &is_reduction);
-    let (key, led) = keys(graph, buckets, kept, options, timing, &places, &reduced);
+    let (mut key, led) = keys(graph, buckets, kept, options, timing, &places, &reduced, outside);
     for (bucket, leader) in led {
         followers[start(leader)].push(start(bucket));
         missing[start(bucket)] += 1;
+    }
+    if outside.pauses > 0 {
+        key.push((places.behind_forward(timing), At::Pause));
+        let ends = Ends { graph, buckets, places: &places, timing, outside };
+        let (before, after) = ends.around_pause(&unit_of, &source, (&start, &wait));
+        for unit in before {
+            followers[unit].push(pause);
+            missing[pause] += 1;
+        }
+        // What the caller reads is computed before, even if its part of the step comes later.
+        let precedes = predecessors(&followers, &[pause]);
+        for unit in after.into_iter().filter(|&unit| !precedes[unit]) {
+            followers[pause].push(unit);
+            missing[unit] += 1;
+        }
     }
     let mut ready: BinaryHeap<Reverse<(Key, usize)>> = BinaryHeap::new();
     let is_unit = |unit: usize| unit >= node_count || unit_of[unit] == unit;
@@ -190,6 +212,8 @@ pub(crate) fn order(
                 finish(wait(earlier), &mut ready);
             }
             items.push(Item::Start(bucket));
+        } else if unit == pause {
+            items.push(Item::Pause);
         } else {
             let bucket = unit - wait(0);
             let own = &mut in_flight[usize::from(buckets[bucket].is_again)];
@@ -200,6 +224,59 @@ pub(crate) fn order(
     }
     debug_assert!((0..unit_count).all(|unit| done[unit] || !is_unit(unit)), "buckets make no cycle");
     items
+}
+
+/// A stage with all that meets its caller and its neighbours.
+struct Ends<'a> {
+    graph: &'a Graph,
+    buckets: &'a [Bucket],
+    places: &'a Places,
+    timing: Option<&'a Timing>,
+    outside: &'a Outside,
+}
+
+impl Ends<'_> {
+    /// The units that come before the pause: the forward pass, what the caller reads there, and what other stages need for
+    /// theirs. And those that come after it, if nothing of the first ones needs them: what follows from what the caller
+    /// writes, the backward pass, and the waits for what other stages do after their pause. A stage that waited for those
+    /// would wait for the caller, who waits for all stages.
+    fn around_pause(
+        &self,
+        unit_of: &[usize],
+        source: &dyn Fn(ValueId) -> Option<usize>,
+        (start, wait): (&dyn Fn(usize) -> usize, &dyn Fn(usize) -> usize),
+    ) -> (Vec<usize>, Vec<usize>) {
+        let Ends { graph, buckets, places, timing, outside } = self;
+        let is_late = outside.late_values(graph);
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        for id in graph.node_ids() {
+            let reads_late = graph.node(id).operands.iter().any(|operand| is_late[operand.index()]);
+            let side = if places.is_behind[id.index()] || reads_late { &mut after } else { &mut before };
+            side.push(unit_of[id.index()]);
+        }
+        for (output, &value) in graph.outputs.iter().enumerate() {
+            before.extend(source(value).filter(|_| outside.is_read_at_pause(output)));
+        }
+        for (number, bucket) in buckets.iter().enumerate() {
+            if bucket.operands(graph).iter().any(|value| is_late[value.index()]) {
+                after.push(start(number));
+            }
+            let Some((edge, value)) = bucket.edge else { continue };
+            let is_received = bucket.class == BucketClass::Received;
+            if !is_received && !is_late[value.index()] {
+                before.push(start(number));
+            }
+            // The receiver of a sent value may begin to receive it after its own pause.
+            let is_taken_late = || {
+                let task = timing.and_then(|timing| timing.release(edge));
+                task.is_none_or(|task| timing.is_none_or(|timing| task >= timing.first_backward()))
+            };
+            if is_late[value.index()] || (!is_received && is_taken_late()) {
+                after.push(wait(number));
+            }
+        }
+        (before, after)
+    }
 }
 
 /// The numbers that validate a step before it replaces parameters and states: float scalar outputs,
@@ -419,20 +496,16 @@ fn keys(
     timing: Option<&Timing>,
     places: &Places,
     reduced: &[bool],
+    outside: &Outside,
 ) -> (Vec<Key>, Vec<(usize, usize)>) {
     let node_count = graph.nodes.len();
     let end = node_count as isize;
     // The first node that needs a value, looking through views.
     let mut first_use = vec![end; graph.values.len()];
-    // The outputs of the forward pass are read where the step pauses.
-    if timing.is_some_and(|timing| timing.pauses) {
-        let is_forward = |id: &NodeId| graph.node(*id).phase == Phase::Forward;
-        let forward = graph.node_ids().filter(is_forward).map(|id| places.of_node[id.index()]);
-        let last = forward.max().unwrap_or(-1);
-        for &output in &graph.outputs {
-            if graph.value(output).definition.is_some_and(|(maker, _)| is_forward(&maker)) {
-                first_use[output.index()] = last;
-            }
+    // What the caller reads at the pause is needed there.
+    for (output, value) in graph.outputs.iter().enumerate() {
+        if outside.is_read_at_pause(output) {
+            first_use[value.index()] = places.behind_forward(timing);
         }
     }
     // A value for another stage is needed as soon as it can be computed.

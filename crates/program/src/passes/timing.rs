@@ -6,7 +6,6 @@
 //! batch, belongs to the first task that reads it. Updates come after all tasks.
 
 use crate::passes::order::maker;
-use crate::passes::pause;
 use partita_base::Result;
 use partita_ir::{Graph, NodeId, Phase, ValueId};
 use partita_pipeline::{Task, TaskKind, Timetable, from_feed};
@@ -28,8 +27,6 @@ pub(crate) struct Timing {
     ready: BTreeMap<usize, Option<usize>>,
     /// For each edge, the slot in which the last of its readers begins to read it.
     taken: BTreeMap<usize, usize>,
-    /// Whether the step may pause between its forward and its backward pass: one of the stages reads a cotangent.
-    pub pauses: bool,
 }
 
 /// The slot of updates, after all tasks.
@@ -79,7 +76,6 @@ impl Timing {
                 sent: sent.iter().copied().collect(),
                 ready: BTreeMap::new(),
                 taken: BTreeMap::new(),
-                pauses: timetable.microbatches == 1 && graphs.iter().any(|(graph, ..)| pause::pauses(graph)),
             })
             .collect();
         // The task of a node without a microbatch may depend on what other stages send: iterate to
@@ -115,6 +111,12 @@ impl Timing {
 
     fn slot(&self, task: usize) -> usize {
         self.slots.get(task).copied().unwrap_or(UPDATE)
+    }
+
+    /// The first task that is no forward pass.
+    pub fn first_backward(&self) -> usize {
+        let first = self.tasks.iter().position(|task| task.kind != TaskKind::Forward);
+        first.unwrap_or(self.tasks.len())
     }
 
     /// The first task that begins in a slot or later.
@@ -222,6 +224,8 @@ pub(crate) struct Places {
     end: isize,
     /// For each edge of a received value, the first task that reads it.
     readers: BTreeMap<usize, usize>,
+    /// Whether each node belongs to the backward pass or the update.
+    pub is_behind: Vec<bool>,
 }
 
 impl Places {
@@ -229,7 +233,9 @@ impl Places {
     pub fn of(graph: &Graph, timing: Option<&Timing>) -> Places {
         let end = graph.nodes.len() as isize;
         let Some(timing) = timing else {
-            return Places { of_node: (0..end).collect(), begin: Vec::new(), end, readers: BTreeMap::new() };
+            let (of_node, begin, readers) = ((0..end).collect(), Vec::new(), BTreeMap::new());
+            let is_behind = graph.nodes.iter().map(|node| node.phase != Phase::Forward).collect();
+            return Places { of_node, begin, end, readers, is_behind };
         };
         let task_of = timing.tasks_of_nodes(graph);
         // A node that only prepares a value to be sent comes right after its last operand. Values are
@@ -250,12 +256,18 @@ impl Places {
         order.iter().enumerate().for_each(|(place, id)| of_node[id.index()] = place as isize);
         let first = |task| order.partition_point(|id| task_of[id.index()] < task) as isize;
         let begin = (0..=timing.tasks.len()).map(first).collect();
-        Places { of_node, begin, end, readers: timing.readers(graph, &task_of) }
+        let is_behind = task_of.iter().map(|&task| task >= timing.first_backward()).collect();
+        Places { of_node, begin, end, readers: timing.readers(graph, &task_of), is_behind }
     }
 
     /// The position where a task begins; behind all nodes if there is no such task.
     pub fn begin_of(&self, task: Option<usize>) -> isize {
         task.and_then(|task| self.begin.get(task)).copied().unwrap_or(self.end)
+    }
+
+    /// The position behind the forward pass; behind all nodes without a timetable.
+    pub fn behind_forward(&self, timing: Option<&Timing>) -> isize {
+        self.begin_of(timing.map(Timing::first_backward))
     }
 
     /// The first task that reads the value of an edge.

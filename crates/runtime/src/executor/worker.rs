@@ -73,7 +73,7 @@ impl Shared {
         for (rank, program) in self.ranks.iter().zip(&self.programs) {
             let mut rank = lock(rank);
             rank.is_done = false;
-            rank.cursor.pause = program.pause.filter(|_| to_pause);
+            rank.cursor.pause = program.pauses.first().copied().filter(|_| to_pause);
             if to_pause {
                 rank.cursor.next = 0;
             }

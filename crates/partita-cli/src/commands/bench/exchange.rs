@@ -139,11 +139,17 @@ fn program(rank: usize, traffic: Traffic, input: &TensorType, output: &TensorTyp
         arena_bytes: second + output.bytes(),
         host_bytes: 0,
         // Fed, not a parameter: its memory is there before the first run, and not one page of zeros lent many times.
-        inputs: vec![Port { name: "input".into(), role: Role::Input, buffer: Id::new(0), replaces: None }],
+        inputs: vec![Port {
+            name: "input".into(),
+            role: Role::Input,
+            buffer: Id::new(0),
+            replaces: None,
+            at: 0,
+        }],
         outputs: Vec::new(),
         constants: Vec::new(),
         rank_constants: Vec::new(),
-        pause: None,
+        pauses: Vec::new(),
     }
 }
 
@@ -166,8 +172,12 @@ mod tests {
             for traffic in Traffic::ALL {
                 let mut set = programs(traffic, 256, ranks, 3);
                 for program in &mut set.programs {
-                    let port =
-                        Port { buffer: Id::new(1), name: "output".into(), ..program.inputs[0].clone() };
+                    let port = Port {
+                        buffer: Id::new(1),
+                        name: "output".into(),
+                        at: 1,
+                        ..program.inputs[0].clone()
+                    };
                     program.outputs.push(port);
                 }
                 let options = RunnerOptions::default();
