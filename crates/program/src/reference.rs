@@ -21,6 +21,9 @@ pub struct Reference<D: Device = Evaluation> {
     /// Holds one program per rank.
     set: ProgramSet,
     ranks: Ranks<D>,
+    cursors: Vec<Cursor>,
+    /// The collectives of the step.
+    meetings: Vec<Meeting>,
 }
 
 /// Each rank is borrowed only while an instruction or a collective runs.
@@ -240,7 +243,8 @@ impl<D: Device> Reference<D> {
         let set = set.each_rank();
         let ranks = set.programs.iter().map(|program| device.rank(program).map(RefCell::new));
         let ranks = ranks.collect::<Result<Vec<_>>>()?.into();
-        Ok(Reference { set, ranks })
+        let (cursors, meetings) = (Vec::new(), Vec::new());
+        Ok(Reference { set, ranks, cursors, meetings })
     }
 
     /// Writes an input of a rank. E403 if the type or size differs.
@@ -260,7 +264,7 @@ impl<D: Device> Reference<D> {
         Ok(())
     }
 
-    /// Reads an output of a rank, after a step.
+    /// Reads an output of a rank, from its moment ([`Port::at`](crate::Port::at)) on.
     pub fn output(&self, rank: usize, position: usize) -> Literal {
         let program = &self.set.programs[rank];
         let buffer = program.outputs[position].buffer;
@@ -276,10 +280,23 @@ impl<D: Device> Reference<D> {
 
     /// Runs one step on all ranks, which take turns on this thread. E405 if they block each other.
     pub fn step(&mut self) -> Result<()> {
-        let meetings = vec![Meeting::default(); self.set.collectives.len()];
+        let pieces = self.set.programs.iter().map(|program| program.pauses.len() + 1).max().unwrap_or(0);
+        (0..pieces).try_for_each(|piece| self.run_piece(piece))
+    }
+
+    /// As [`Reference::step`], one piece of a step, after those before it: up to the next pause, or to the end.
+    pub fn run_piece(&mut self, piece: usize) -> Result<()> {
+        if piece == 0 {
+            self.cursors = vec![Cursor::default(); self.set.programs.len()];
+            self.meetings = vec![Meeting::default(); self.set.collectives.len()];
+        }
+        for (cursor, program) in self.cursors.iter_mut().zip(&self.set.programs) {
+            cursor.pause = program.pauses.get(piece).copied();
+        }
+        let meetings = std::mem::take(&mut self.meetings);
         let mut communicator: Exchanger<'_, D> =
             Exchanger { set: &self.set, ranks: self.ranks.clone(), meetings };
-        let mut cursors = vec![Cursor::default(); self.set.programs.len()];
+        let cursors = &mut self.cursors;
         let mut waiting: Vec<usize> = (0..cursors.len()).collect();
         while !waiting.is_empty() {
             let before = cursors.clone();
@@ -292,11 +309,12 @@ impl<D: Device> Reference<D> {
                     StepOutcome::Failed(error) => return Err(error),
                 }
             }
-            if !still.is_empty() && cursors == before {
+            if !still.is_empty() && *cursors == before {
                 return Err(Diagnostic::new("E405", format!("ranks {still:?} wait for each other")));
             }
             waiting = still;
         }
+        self.meetings = communicator.meetings;
         Ok(())
     }
 }

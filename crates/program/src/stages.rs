@@ -85,7 +85,7 @@ pub fn lower_stages_watched(
     let mut options = options.clone();
     options.split_backward |= step.timetable.is_some_and(splits_backward);
     let context = PassContext { options: &options, target };
-    let (timed, last) = (find_pass("keep-gathered")?, find_pass("check")?);
+    let (timed, last) = (find_pass("bucket")?, find_pass("check")?);
     let mut lowerings = Vec::with_capacity(step.stages.len());
     let ends = step.stages.iter().filter_map(|stage| {
         let graph = &stage.classes.first()?.graph;

@@ -3,7 +3,9 @@
 
 use crate::LowerOptions;
 use crate::collective::{CollectiveKind, groups, kind, meetings};
+use crate::outside::Outside;
 use crate::passes::keep_gathered::readers;
+use crate::passes::timing::Timing;
 use crate::ranks::Classes;
 use indexmap::{IndexMap, IndexSet};
 use partita_base::{Diagnostic, Result};
@@ -309,9 +311,11 @@ fn replies(graph: &Graph, received: &[ValueId]) -> Vec<usize> {
 ///   before, block by block;
 /// - others share a bucket if they belong to one block and no work of another microbatch, which
 ///   would have to wait, is between them; those of activations also to one pipeline stage, and apart from them those that
-///   only weight gradients read. Of several
+///   only weight gradients read, and to one task of the timetable, since what another task reads may have to wait for
+///   another stage. Of several
 ///   buckets, that of activations joins the latest that makes no chain of collectives longer.
 ///
+/// The caller lies between others: what follows from what he writes at a pause shares no bucket with what does not.
 /// Other stages lie between some collectives. A gradient that another stage waits for, that of a tied
 /// weight, is reduced as activations are, and collectives of the update share a bucket only if they
 /// depend on the same values of other stages. `sent` and `received` are the values that cross.
@@ -321,6 +325,8 @@ pub(crate) fn bucket(
     graphs: &[Graph],
     classes: &Classes,
     options: &LowerOptions,
+    timing: Option<&Timing>,
+    outside: &Outside,
     (sent, received): (&[ValueId], &[ValueId]),
 ) -> Result<Vec<Bucket>> {
     let first = &graphs[0];
@@ -342,6 +348,8 @@ pub(crate) fn bucket(
     let reduced = follows_reductions(first, &first.node_ids().map(reduces).collect::<Vec<bool>>());
     let mut paths = Paths::new(first);
     let uses = first.uses();
+    let tasks = timing.map(|timing| timing.tasks_of_nodes(first));
+    let is_late = outside.late_values(first);
     // Number of changes of the microbatch so far, in graph order.
     let (mut turn, mut microbatch) = (0, None);
     let mut turn_of: Vec<usize> = Vec::new();
@@ -398,9 +406,10 @@ pub(crate) fn bucket(
         let for_weights = class == BucketClass::Activation && reads_for_weights(first, &uses, id);
         let key = (
             (kind, meeting.clone(), combiner(op), pairs.to_vec()),
-            (class, phase, node.microbatch, is_again, for_weights),
+            (class, phase, node.microbatch, is_again, for_weights, is_late[node.results[0].index()]),
             // Between two stages of one slice, a value may pass through another slice.
-            (class == BucketClass::Activation).then_some(node.stage),
+            (class == BucketClass::Activation)
+                .then(|| (node.stage, tasks.as_ref().map(|tasks| tasks[id.index()]))),
             replies[id.index()],
             if capped { None } else { Some(block.clone()) },
         );

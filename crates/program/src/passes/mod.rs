@@ -164,7 +164,9 @@ pub const PASSES: &[Pass] = &[
         run: |mut lowering, context| {
             let values = |ends: Vec<(usize, ValueId)>| ends.into_iter().map(|end| end.1).collect::<Vec<_>>();
             let ends = (&values(lowering.sent())[..], &values(lowering.received())[..]);
-            lowering.buckets = bucket::bucket(&lowering.graphs, &lowering.classes, context.options, ends)?;
+            let Lowering { graphs, classes, timing, outside, .. } = &lowering;
+            let timing = timing.as_ref();
+            lowering.buckets = bucket::bucket(graphs, classes, context.options, timing, outside, ends)?;
             let (graph, ranks) = (&lowering.graphs[0], lowering.classes.rank_count());
             let of_edge = |class, ends| Bucket::of_edge(graph, class, ends, ranks);
             let received = lowering.received().into_iter().map(|end| of_edge(BucketClass::Received, end));

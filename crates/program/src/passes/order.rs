@@ -111,12 +111,12 @@ pub(crate) fn order(
             missing[start(number)] += 1;
         }
     }
-    // The new value of a parameter is written after all reads of the old one.
+    // The new value of a parameter is written after all reads of the old one, unless the caller reads it at the pause.
     let uses = graph.uses();
     let begins = |unit: usize| if unit < node_count { unit } else { unit - buckets.len() };
     for &(input, output) in &graph.aliases {
         let Some((writer, _)) = graph.value(graph.outputs[output]).definition else { continue };
-        if graph.node(writer).phase != Phase::Update {
+        if graph.node(writer).phase != Phase::Update || outside.is_read_at_pause(output) {
             continue;
         }
         for reader in readers_before_update(graph, &uses, graph.inputs[input]) {
@@ -127,7 +127,7 @@ pub(crate) fn order(
     // New parameters and states are written after the numbers that validate the step.
     let checked: Vec<usize> = checked_outputs(graph, options).filter_map(source).collect();
     let precedes = predecessors(&followers, &checked);
-    for &(_, output) in &graph.aliases {
+    for &(_, output) in graph.aliases.iter().filter(|&&(_, output)| !outside.is_read_at_pause(output)) {
         let Some(writer) = maker(graph, graph.outputs[output]) else { continue };
         let writer = begins(unit_of[writer.index()]);
         if !precedes[writer] {

@@ -125,7 +125,7 @@ impl Timing {
     }
 
     /// The task of each node; the number of tasks for updates.
-    fn tasks_of_nodes(&self, graph: &Graph) -> Vec<usize> {
+    pub fn tasks_of_nodes(&self, graph: &Graph) -> Vec<usize> {
         let mut of_phase: BTreeMap<(usize, Phase, usize), usize> = BTreeMap::new();
         for (number, task) in self.tasks.iter().enumerate() {
             for phase in [Phase::Forward, Phase::InputGrad, Phase::WeightGrad] {

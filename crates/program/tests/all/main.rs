@@ -5,4 +5,5 @@ mod common;
 mod device;
 mod lowering;
 mod offload;
+mod pauses;
 mod random;

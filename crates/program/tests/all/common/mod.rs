@@ -214,19 +214,34 @@ pub fn oracle(graphs: &[Graph], inputs: &[Vec<Literal>]) -> Vec<Vec<Literal>> {
 }
 
 /// Lowers, then runs two steps both in the arena and on the graphs. Replaced inputs carry over to
-/// the second step.
+/// the second step; the caller gives each other input new values in each step, and touches all ports when they say.
 pub fn lower_and_compare(graphs: &[Graph], options: &LowerOptions) -> ProgramSet {
     let set = lower(&ClassGraph::each(graphs.to_vec()), options, &Sizes).unwrap();
     let mut machine = Reference::new(&set);
     let mut state = inputs(graphs, 3);
-    for (rank, inputs) in state.iter().enumerate() {
-        for (position, literal) in inputs.iter().enumerate() {
-            machine.write_input(rank, position, literal).unwrap();
-        }
-    }
+    let programs = set.each_rank().programs;
+    let pauses = programs[0].pauses.len();
     for step in 0..2 {
         let expected = oracle(graphs, &state);
-        machine.step().unwrap();
+        for moment in 0..=pauses + 1 {
+            for (rank, program) in programs.iter().enumerate() {
+                for (position, _) in program.outputs.iter().enumerate().filter(|(_, port)| port.at == moment)
+                {
+                    let name = &program.outputs[position].name;
+                    let at = format!("step {step}, rank {rank}, output {name}, moment {moment}");
+                    let found = machine.output(rank, position);
+                    assert_eq!(found, expected[rank][position], "{at}\n{}", set.display(rank));
+                }
+                for (position, port) in program.inputs.iter().enumerate() {
+                    if port.at == moment && (step == 0 || port.role == Role::Input) {
+                        machine.write_input(rank, position, &state[rank][position]).unwrap();
+                    }
+                }
+            }
+            if moment <= pauses {
+                machine.run_piece(moment).unwrap();
+            }
+        }
         for (rank, outputs) in expected.iter().enumerate() {
             for (position, expected) in outputs.iter().enumerate() {
                 let found = machine.output(rank, position);
@@ -242,10 +257,13 @@ pub fn lower_and_compare(graphs: &[Graph], options: &LowerOptions) -> ProgramSet
                 state[rank][input] = outputs[output].clone();
                 assert_eq!(machine.input(rank, input), outputs[output]);
             }
-            // Step inputs are written again at every step.
-            for (position, &value) in graphs[rank].inputs.iter().enumerate() {
-                if graphs[rank].value(value).role == Role::Input {
-                    machine.write_input(rank, position, &state[rank][position]).unwrap();
+        }
+        let fresh = inputs(graphs, 4);
+        for ((state, fresh), graph) in state.iter_mut().zip(fresh).zip(graphs) {
+            for (position, value) in fresh.into_iter().enumerate() {
+                let is_replaced = graph.aliases.iter().any(|&(input, _)| input == position);
+                if graph.value(graph.inputs[position]).role == Role::Input && !is_replaced {
+                    state[position] = value;
                 }
             }
         }
