@@ -4,9 +4,9 @@ use crate::session::runs_here;
 use indexmap::IndexMap;
 use partita_base::Result;
 use partita_ir::ops::Composite;
-use partita_ir::{Literal, Target};
+use partita_ir::{InputKind, Literal, Target, Value, ValueId};
 use partita_mesh::{BoxMove, Sharding};
-use partita_program::{Edge, LowerOptions, ProgramSet, Stage, Stages, lower_stages};
+use partita_program::{Edge, LowerOptions, Port, Program, ProgramSet, Stage, Stages, lower_stages};
 use partita_runtime::checkpoint::TensorData;
 use partita_runtime::{BatchTensor, Cpu, MemoryLimit, Runner, RunnerOptions, TensorLayout, TrainLoop};
 use partita_schedule::verify::{Interpreter, StepRunner};
@@ -192,33 +192,95 @@ impl StepRunner for CpuStep {
         // Every process verifies for itself.
         let options = RunnerOptions { nan_guard: false, processes: None, ..options };
         let world = options.world(&set)?;
-        let mut runner = Runner::new(set, world, options)?;
-        for stage in &built.stages {
+        let mut pieces =
+            Pieces { built, runner: Runner::new(set, world, options)?, outputs: IndexMap::new() };
+        if pieces.runner.pauses().is_ok() {
+            // What is stale in the step that counts is that of another one.
+            let given_late = |(&input, value): (&ValueId, &Literal)| {
+                let Value { name, role, .. } = built.step.value(input);
+                match InputKind::of(name, role, false) {
+                    InputKind::Cotangent(_) => Literal::splat(&value.ty, 1.0),
+                    _ => value.clone(),
+                }
+            };
+            let other: Vec<Literal> = built.step.inputs.iter().zip(inputs).map(given_late).collect();
+            pieces.step(&other)?;
+        }
+        pieces.step(inputs)?;
+        let mut outputs = pieces.outputs;
+        let count = built.step.outputs.len();
+        Ok((0..count).map(|output| outputs.swap_remove(&output).expect("a stage returns it")).collect())
+    }
+}
+
+/// A built step that runs piece by piece, as its caller runs it: each input is written, and each output read, at the moment
+/// that the programs name ([`Port::at`](partita_program::Port::at)).
+struct Pieces<'a> {
+    built: &'a Built,
+    runner: Runner,
+    /// By position in the step.
+    outputs: IndexMap<usize, Literal>,
+}
+
+impl Pieces<'_> {
+    /// A step from beginning to end.
+    fn step(&mut self, inputs: &[Literal]) -> Result<()> {
+        self.outputs.clear();
+        self.write(0, inputs)?;
+        let mut moment = 1;
+        if self.runner.pauses().is_ok() {
+            self.runner.forward()?;
+            self.read(moment)?;
+            self.write(moment, inputs)?;
+            moment += 1;
+        }
+        self.runner.step()?;
+        self.read(moment)
+    }
+
+    /// The moment of a port, which is the same on all ranks of a stage.
+    fn moment(&self, rank: usize, port: impl Fn(&Program) -> Option<&Port>) -> usize {
+        let programs = &self.runner.program_set().programs;
+        let own = programs.iter().find(|program| program.ranks.contains(&rank));
+        own.and_then(port).map_or(0, |port| port.at)
+    }
+
+    fn write(&mut self, moment: usize, inputs: &[Literal]) -> Result<()> {
+        for stage in &self.built.stages {
             let Partitioned { graph, mesh, inputs: layouts, .. } = &stage.partitioned;
             for (position, of_step) in stage.fed() {
                 let name = &graph.value(graph.inputs[position]).name;
+                if self.moment(stage.ranks[0], |program| program.inputs.get(position)) != moment {
+                    continue;
+                }
                 for (local, &rank) in stage.ranks.iter().enumerate() {
                     let shard = virtual_ranks::distribute(&inputs[of_step], &layouts[position], mesh, local);
-                    runner.write_input(rank, name, &shard.to_bytes())?;
+                    self.runner.write_input(rank, name, &shard.to_bytes())?;
                 }
             }
         }
-        runner.step()?;
-        let mut outputs: Vec<Option<Literal>> = vec![None; built.step.outputs.len()];
-        for stage in &built.stages {
+        Ok(())
+    }
+
+    fn read(&mut self, moment: usize) -> Result<()> {
+        for stage in &self.built.stages {
             let Partitioned { graph, mesh, outputs: layouts, .. } = &stage.partitioned;
             for (position, of_step) in stage.returned() {
+                if self.moment(stage.ranks[0], |program| program.outputs.get(position)) != moment {
+                    continue;
+                }
                 let ty = graph.ty(graph.outputs[position]);
                 let shard = |(local, &rank): (usize, &usize)| {
                     let shape = layouts[position].local_shape(mesh, &ty.shape, local);
-                    let bytes = runner.read_output(rank, &graph.output_names[position])?;
+                    let bytes = self.runner.read_output(rank, &graph.output_names[position])?;
                     Ok(Literal::from_bytes(&ty.with_shape(shape), &bytes).expect("an output fills its type"))
                 };
                 let locals = stage.ranks.iter().enumerate().map(shard).collect::<Result<Vec<Literal>>>()?;
                 let locals: Vec<&Literal> = locals.iter().collect();
-                outputs[of_step] = Some(virtual_ranks::collect(ty, &layouts[position], mesh, &locals)?);
+                let whole = virtual_ranks::collect(ty, &layouts[position], mesh, &locals)?;
+                self.outputs.insert(of_step, whole);
             }
         }
-        Ok(outputs.into_iter().map(|output| output.expect("a stage returns it")).collect())
+        Ok(())
     }
 }
