@@ -101,6 +101,13 @@ class Report:
         """The first value that differs, in words."""
 
     @property
+    def compared(self) -> list[str]:
+        """What was compared with what, at which shapes, and how it ended: one line each."""
+
+    def also(self, what: str, tolerance: float, tensors: list[tuple[str, float, int]]) -> Report:
+        """This report with one more comparison."""
+
+    @property
     def tensors(self) -> list[tuple[str, float, int]]:
         """Each compared tensor: name, largest relative difference, elements that differ by more than rounding."""
 

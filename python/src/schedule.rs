@@ -95,9 +95,26 @@ impl Schedule {
         })
     }
 
-    /// Runs the planned step on the ranks and the step of one device, and compares them.
+    /// Runs the planned step on the ranks and the step of one device, and compares them; then the forward and the backward
+    /// pass, with the pause between them at which a caller gives the gradients of the outputs.
     fn verify(&self, py: Python<'_>) -> PyResult<Report> {
-        Ok(Report { report: detached(py, || self.locked().compare())? })
+        detached(py, || {
+            let schedule = self.locked();
+            let step = schedule.compare()?;
+            let shapes: Vec<String> =
+                self.source.imported.inputs.iter().map(|(name, ty)| format!("{name}: {ty}")).collect();
+            let at = format!("at {}", shapes.join(", "));
+            let whole = "the program of a training step with plain SGD, with the interpreter on one device";
+            let pieces =
+                "the programs of forward and backward pass, piece by piece, with the interpreter on one device";
+            let mut parts = vec![(format!("{whole}, {at}"), step)];
+            // A model that is a whole step has no outputs whose gradients a caller gives.
+            if !self.source.model.is_step() {
+                let passes = schedule.compare_passes(&self.source.weighed)?;
+                parts.push((format!("{pieces}, {at}"), passes));
+            }
+            Ok(Report { parts })
+        })
     }
 
     /// Why the step is as it is: on one screen, or for one tensor or collective.
@@ -134,59 +151,100 @@ impl Schedule {
     }
 }
 
-/// The outcome of a verification.
+/// The outcome of a verification: for each comparison what was compared with what, and how it ended.
 #[pyclass(frozen, module = "partita")]
+#[derive(Clone)]
 pub struct Report {
-    pub report: verify::Report,
+    pub parts: Vec<(String, verify::Report)>,
+}
+
+impl Report {
+    /// Of a single comparison.
+    pub fn of(what: &str, report: verify::Report) -> Report {
+        Report { parts: vec![(what.to_string(), report)] }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &verify::TensorError> {
+        self.parts.iter().flat_map(|(_, report)| &report.tensors)
+    }
 }
 
 #[pymethods]
 impl Report {
+    /// This report with one more comparison: what was compared with what, the permitted relative difference, and for each
+    /// tensor its name, its largest relative difference, and the number of elements that differ by more than is permitted.
+    fn also(&self, what: String, tolerance: f64, tensors: Vec<(String, f64, usize)>) -> Report {
+        let error = |(tensor, rel_error, wrong): (String, f64, usize)| {
+            let of_permitted = if wrong > 0 { f64::INFINITY } else { rel_error / tolerance };
+            verify::TensorError { tensor, rel_error, of_permitted, excused: 0, wrong }
+        };
+        let tensors: Vec<verify::TensorError> = tensors.into_iter().map(error).collect();
+        let ok = tensors.iter().all(|tensor| tensor.wrong == 0);
+        let report = verify::Report { ok, tensors, tolerance, first_diverging: None };
+        Report { parts: self.parts.iter().cloned().chain([(what, report)]).collect() }
+    }
+
     /// Whether every difference is explained by rounding.
     #[getter]
     fn ok(&self) -> bool {
-        self.report.ok
+        self.parts.iter().all(|(_, report)| report.ok)
     }
 
     /// The permitted relative difference.
     #[getter]
     fn tolerance(&self) -> f64 {
-        self.report.tolerance
+        self.parts.iter().map(|(_, report)| report.tolerance).fold(0.0, f64::max)
     }
 
     /// The first value that differs, in words; None if none does.
     #[getter]
     fn first_diverging(&self) -> Option<String> {
-        self.report.first_diverging.clone()
+        self.parts.iter().find_map(|(_, report)| report.first_diverging.clone())
+    }
+
+    /// What was compared with what, one line each.
+    #[getter]
+    fn compared(&self) -> Vec<String> {
+        let line = |(what, report): &(String, verify::Report)| {
+            let wrong = report.tensors.iter().filter(|tensor| tensor.wrong > 0).count();
+            match (report.ok, report.tensors.len()) {
+                (true, count) => format!("{what}: {count} tensors agree"),
+                (false, count) => format!("{what}: {wrong} of {count} tensors differ"),
+            }
+        };
+        self.parts.iter().map(line).collect()
     }
 
     /// Each compared tensor: name, largest relative difference, elements that differ by more than rounding.
     #[getter]
     fn tensors(&self) -> Vec<(String, f64, usize)> {
-        self.report.tensors.iter().map(|t| (t.tensor.clone(), t.rel_error, t.wrong)).collect()
+        self.all().map(|t| (t.tensor.clone(), t.rel_error, t.wrong)).collect()
     }
 
     /// The largest relative difference of all tensors.
     #[getter]
     fn largest_difference(&self) -> f64 {
-        self.report.tensors.iter().map(|t| t.rel_error).fold(0.0, f64::max)
+        self.all().map(|t| t.rel_error).fold(0.0, f64::max)
     }
 
     fn __bool__(&self) -> bool {
-        self.report.ok
+        self.ok()
     }
 
     fn __repr__(&self) -> String {
         let largest = self.largest_difference();
-        match (self.report.ok, &self.report.first_diverging) {
-            (true, _) => {
-                format!(
-                    "verified: {} tensors agree, largest difference {largest:.1e}",
-                    self.report.tensors.len()
-                )
-            }
-            (false, Some(first)) => format!("the plan changes the numbers: {first}"),
-            (false, None) => format!("the plan changes the numbers: largest difference {largest:.1e}"),
+        if self.ok() {
+            let count = self.all().count();
+            return format!("verified: {count} tensors agree, largest difference {largest:.1e}");
+        }
+        let wrong = self.parts.iter().find(|(_, report)| !report.ok);
+        let first = wrong.and_then(|(what, report)| {
+            let named = report.worst().map(|worst| format!("{} off by {:.1e} ({what})", worst.tensor, worst.rel_error));
+            report.first_diverging.clone().or(named)
+        });
+        match first {
+            Some(first) => format!("the plan changes the numbers: {first}"),
+            None => format!("the plan changes the numbers: largest difference {largest:.1e}"),
         }
     }
 }

@@ -266,7 +266,8 @@ impl Step {
         for (name, given) in &inputs {
             tensors.insert(name.clone(), literal(name, given).or_raise(py)?);
         }
-        Ok(Report { report: detached(py, || self.compared(&tensors))? })
+        let report = detached(py, || self.compared(&tensors))?;
+        Ok(Report::of("the program of the step, with the interpreter on one device", report))
     }
 
     /// Why the step is as it is.

@@ -212,6 +212,21 @@ impl Schedule {
         Ok(verification.run(&self.plan, &self.mesh)?.report)
     }
 
+    /// As [`Schedule::compare`], the forward and the backward pass of `model`, which is the model of the schedule with inputs
+    /// `cotangent.<output>`, as its caller runs them: see [`Verification::run_passes`].
+    pub fn compare_passes(&self, model: &Model) -> Result<Report> {
+        let verification = Verification {
+            model,
+            precise: None,
+            options: &BuildOptions { microbatches: 1, ..self.options.clone().for_verification() },
+            tools: self.tools(),
+            seed: 1,
+            learning_rate: 1e-3,
+            watcher: &Unwatched,
+        };
+        Ok(verification.run_passes(&self.plan, &self.mesh)?.report)
+    }
+
     fn tools(&self) -> Tools<'_> {
         Tools { registry: &self.registry, runner: &*self.runner }
     }

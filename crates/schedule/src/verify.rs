@@ -10,7 +10,7 @@ pub use bounds::{Update, tolerance, tolerance_of, visible_rate};
 
 use bounds::{Bound, Bounds};
 
-use crate::build::{BuildOptions, Built, build, reference_step};
+use crate::build::{BuildOptions, Built, build, build_gradients, reference_step};
 use crate::feed::{Fed, random_feed, scalars};
 use crate::plan::Plan;
 use crate::stages::{Stage, interpret as interpret_stages, trace};
@@ -294,6 +294,29 @@ impl Verification<'_> {
             report.first_diverging = self.first_diverging(&built, &inputs, report.tolerance)?;
         }
         Ok(Verified { report, notes })
+    }
+
+    /// As [`Verification::run`], the forward and the backward pass of a model with inputs `cotangent.<output>`, as a program
+    /// runs them whose caller computes the loss: in pieces, where the runner pauses between the passes. They are compared
+    /// with the same passes on one device, on the interpreter.
+    pub fn run_passes(&self, plan: &Plan, mesh: &Mesh) -> Result<Verified> {
+        let built = build_gradients(self.model, plan, mesh, self.options, &self.tools)?;
+        let mut tensors: Fed = zero_states(&built.step);
+        tensors.extend(self.model.trial(self.seed));
+        tensors.extend(random_feed(self.model, self.seed, 0.0));
+        tensors.extend(scalars(&built.step, self.seed, 1, self.learning_rate));
+        let inputs = inputs_of(&built.step, &built.pieces, &tensors)?;
+        let interpreted = self.tools.runner.interprets().then_some(&built);
+        self.watcher.begins(Task::Compare, &Work::of(mesh.rank_count(), &[&built.step], interpreted))?;
+        let watch = |operations: f64| self.watcher.advances(operations);
+        let graph = &built.step;
+        let mut alone = interpret::evaluate_ranks_lean(&[graph], &[inputs.clone()], Some(&watch))?;
+        let expected = outputs_by_name(graph, &built.pieces, alone.remove(0));
+        let outputs = self.tools.runner.run_watched(&built, &inputs, &watch)?;
+        let actual = outputs_by_name(graph, &built.pieces, outputs);
+        let tolerance = tolerance(coarsest(graph).unwrap_or(DType::F64));
+        let report = compare_within(&expected, &actual, None, None, tolerance);
+        Ok(Verified { report, notes: built.notes })
     }
 
     /// [`first_diverging`], if the watcher permits it.
