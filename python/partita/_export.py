@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import logging
 import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from partita import _partita
+from partita._apart import apart, separate
 from partita._error import refuse
 from partita._load import Model
 from partita._origin import place
@@ -24,52 +24,7 @@ from partita._reached import Reached, only_trained
 from partita._rows import ranges_of
 
 
-def load(
-    model: Any,
-    example_inputs: Any,
-    loss: Callable[..., Any] | None,
-    loss_name: str | None,
-    batch: int | None,
-    ranks: int | None,
-) -> Model:
-    """See ``partita.load``."""
-    if isinstance(model, torch.export.ExportedProgram):
-        return _imported(model, None, loss_name, batch, ranks)
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"expected a module, an exported program or a path, found {type(model).__name__}")
-    if example_inputs is None:
-        raise TypeError("a module needs example_inputs: tensors with the shapes of a batch")
-    if isinstance(example_inputs, Mapping):
-        args, kwargs = (), dict(example_inputs)
-    else:
-        args = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
-        kwargs = {}
-    exported = _exported(model if loss is None else with_loss(model, loss, len(args)), args, kwargs)
-    if loss is not None:
-        _check_loss(exported, loss)
-    return _imported(exported, model, loss_name, batch, ranks, loss)
-
-
-def with_loss(module: torch.nn.Module, loss: Callable[..., Any], count: int) -> torch.nn.Module:
-    """The module, whose ``forward`` takes a target too and returns the loss. It shares everything with ``module``."""
-    if count < 2:
-        raise TypeError("with a loss, example_inputs are the inputs of the module and a target")
-    names = list(inspect.signature(module.forward).parameters)[: count - 1]
-    if len(names) < count - 1 or "target" in names:
-        names = [f"input{number}" for number in range(count - 1)]
-    kind = type(module)
-
-    def forward(self: Any, *inputs: Any) -> Any:
-        return loss(kind.forward(self, *inputs[:-1]), inputs[-1])
-
-    named = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ["self", *names, "target"]]
-    setattr(forward, "__signature__", inspect.Signature(named))
-    wrapped = copy.copy(module)
-    wrapped.__class__ = type(kind.__name__, (kind,), {"forward": forward})
-    return wrapped
-
-
-def _check_loss(exported: Any, loss: Callable[..., Any]) -> None:
+def check_loss(exported: Any, loss: Callable[..., Any]) -> None:
     """E360 unless the function returns one float scalar."""
     (output,) = exported.graph.find_nodes(op="output")
     values = [value.meta["val"] if isinstance(value, torch.fx.Node) else value for value in output.args[0]]
@@ -119,9 +74,13 @@ def share_turn(has: bool) -> None:
 def _exported(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The exported program of a module. E390, E391 as ``load``; E415 if the module does not take these arguments."""
     check_arguments(module, args, kwargs)
+    # Two arguments are two inputs, also where they are one tensor.
+    args, kwargs = pytree.tree_map(separate, (args, kwargs))
     with turn(), _gradients_of_their_own() as found, _quiet():
         try:
             exported = torch.export.export(module, args, kwargs, strict=False)
+        except _partita.PartitaError:
+            raise
         except Exception as error:
             raise _reason(module, args, kwargs, error) from error
     if _mixes_types(exported) and (own := _error_of_module(module, args, kwargs)) is not None:
@@ -303,7 +262,7 @@ def _imported(
     reached = Reached(exported)
 
     def save(path: str) -> None:
-        with turn(), only_trained(exported, reached.trained(loss)):
+        with turn(), only_trained(exported, reached.trained(loss)), apart(list(exported.state_dict.values())):
             torch.export.save(exported, path)
 
     with tempfile.TemporaryDirectory(prefix="partita-") as folder:

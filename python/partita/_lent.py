@@ -62,6 +62,13 @@ class Homes:
             self._at.pop(address, None)
 
 
+def _is_shared(value: torch.Tensor) -> bool:
+    """Whether another tensor sees the memory of a parameter, so that it must stay there."""
+    storage = value.untyped_storage()
+    # The parameter, and the object that was just made.
+    return storage.nbytes() != value.nbytes or bool(torch._C._storage_Use_Count(storage._cdata) > 2)
+
+
 class Pass:
     """A program in memory, with what it lends."""
 
@@ -98,7 +105,7 @@ class Pass:
             memory.copy_(value.detach())
             self._places[name] = memory.data_ptr()
             lives_in = self.homes.lives_in(value)
-            if type(value) is torch.nn.Parameter and (lives_in is None or (self.trains and not lives_in)):
+            if type(value) is torch.nn.Parameter and not _is_shared(value) and (lives_in is None or (self.trains and not lives_in)):
                 self.homes.move(value, memory, self.trains)
 
     def lending(self, gradients: Iterable[Any]) -> None:

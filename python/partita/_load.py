@@ -12,6 +12,7 @@ from partita._tensors import to_numpy, to_torch
 if TYPE_CHECKING:
     import torch
 
+    from partita._loaded import Taken
     from partita._reached import Reached
     from partita._rows import Range
 
@@ -19,7 +20,9 @@ __all__ = ["Model", "load"]
 
 
 class Model:
-    """A model with its weights: what ``load`` returns. It never changes; training happens in a ``Trainer``."""
+    """A model with its weights: what ``load`` returns. It never changes; training happens in a ``Trainer``.
+
+    A ``Trainer`` or ``Schedule`` of a module that has changed since is that of the module as it is then."""
 
     def __init__(
         self,
@@ -41,9 +44,14 @@ class Model:
         self._module = module
         # The function that `load` took as the loss.
         self._loss = loss
+        self._taken: Taken | None = None
         # What the module returns, as a function of the tensors in it.
         self._returned = returned
         self._types = {name: (dtype, tuple(shape)) for name, dtype, shape in native.inputs()}
+
+    def _current(self) -> Model:
+        """This model; or, if the module that it came from has changed since, one of the module as it is now."""
+        return self if self._taken is None else self._taken.current(self)
 
     @property
     def inputs(self) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -139,10 +147,10 @@ def load(
     text = lowered_text(model, example_inputs)
     if text is not None:
         return Program(text, getattr(model, "__name__", "<jax>"))
-    from partita import _export
+    from partita import _loaded
 
     function = loss if callable(loss) else None
-    return _export.load(model, example_inputs, function, name, batch, ranks)
+    return _loaded.load(model, example_inputs, function, name, batch, ranks)
 
 
 def named_inputs(model: Model, given: Any) -> Mapping[str, Any]:

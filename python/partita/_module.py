@@ -9,29 +9,35 @@ pass came in between, or a backward pass runs twice, the forward pass is compute
 
 from __future__ import annotations
 
-import copy
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from partita import _export, _launched, _partita
+from partita._apart import copied
+from partita._effects import Effects
 from partita._error import refuse
 from partita._lent import Homes, Occupied, Pass
 from partita._load import Model
 from partita._observed import observe
+from partita._origins import Passed, note
 from partita._partita import Mesh, Plan
 from partita._rows import check_rows
 from partita._tensors import pack, to_torch
+from partita._traced import Constants, traced
+from partita._watched import Key, Tree, described
 
-_HOOKS = ("_hooks", "_hooks_with_kwargs", "_hooks_always_called")
 _FLOATS = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
 
 _FORWARD = ("forward",)
+
+# How many states of a module have programs for the same arguments.
+_MOST = 8
 
 
 def _training(differentiated: Sequence[str]) -> tuple[str, ...]:
@@ -54,12 +60,6 @@ class Programs:
         parameters = dict(module.named_parameters(remove_duplicate=False))
         for name, _, _ in native.states():
             (self.frozen if name in parameters else self.buffers).append(name)
-        # Where they are among all parameters of the module.
-        names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
-        self.places = [names.index(name) for name in self.parameters]
-        named = dict(module.named_buffers(remove_duplicate=False))
-        # The programs contain the values of buffers that the module only reads.
-        self.constants = {name: value.clone() for name, value in named.items() if name not in self.buffers}
         # By kind: a forward pass alone, or a forward and a backward pass with the gradients of these inputs.
         self._passes: dict[tuple[str, ...], Pass] = {}
         # Whether gradients may be the memory of ranks.
@@ -90,14 +90,6 @@ class Programs:
         if closed is not None:
             closed.close()
 
-    def is_current(self, module: torch.nn.Module) -> bool:
-        """Whether the buffers that the programs contain still have the same values."""
-        if not self.constants:
-            return True
-        named = dict(module.named_buffers(remove_duplicate=False))
-        same = (name in named and torch.equal(named[name], value) for name, value in self.constants.items())
-        return all(same)
-
     def kept(self, module: torch.nn.Module) -> dict[str, Any]:
         """The tensors that are neither inputs nor trained: frozen parameters, and copies of changing buffers."""
         if not self.frozen and not self.buffers:
@@ -106,6 +98,17 @@ class Programs:
         buffers = dict(module.named_buffers(remove_duplicate=False))
         copies = {name: buffers[name].clone() for name in self.buffers}
         return {name: parameters[name] for name in self.frozen} | copies
+
+    def without_gradient(self, outputs: Sequence[Any], needed: Sequence[bool]) -> list[Any]:
+        """The outputs that no gradient leads from to what needs one: integers, and what the module has detached."""
+        graph = self.model._reached
+        trained = {name for name, is_needed in zip([*self.inputs, *self.parameters], needed) if is_needed}
+        live = [[place == number for place in range(len(outputs))] for number in range(len(outputs))]
+        return [
+            value
+            for value, alone in zip(outputs, live)
+            if not value.is_floating_point() or not trained & graph.from_outputs(alone)
+        ]
 
     def seed(self) -> int:
         """The seed of a forward pass and its backward pass: from PyTorch's generator, if they draw random numbers."""
@@ -245,7 +248,7 @@ class _Step(torch.autograd.Function):
         outputs = programs.forward_of_training(
             module, tensors[:count], tensors[count:], ctx.kept, ctx.seed, ctx.differentiated, ctx.token
         )
-        ctx.mark_non_differentiable(*[value for value in outputs if not value.is_floating_point()])
+        ctx.mark_non_differentiable(*programs.without_gradient(outputs, ctx.needs_input_grad[2:]))
         return tuple(outputs)
 
     @staticmethod
@@ -260,6 +263,7 @@ class _Gradients(torch.autograd.Function):
     def forward(_: Any, step: Any, outputs: int, *tensors: Any) -> tuple[Any, ...]:
         count = outputs + len(step.programs.inputs)
         inputs, parameters, needed = tensors[outputs:count], tensors[count:], step.needs_input_grad[2:]
+        step.module._planning.passed.has = True
         with step.module._planning.lock:
             gradients = step.programs.backward(
                 step.module,
@@ -285,19 +289,39 @@ class _Gradients(torch.autograd.Function):
         )
 
 
+@dataclass
+class Entry:
+    """The programs for the calls of one key, and how they fit the module as it is in these calls."""
+
+    programs: Programs
+    places: list[int]
+    """Where the parameters of the programs are among all parameters of the module."""
+    effects: Effects
+    constants: Constants
+
+
 class Planning:
     """What a planned module has beside its tensors: the class of the user's module, the plan, the mesh, the programs."""
 
     same: Any = None
     """Of a module with replaced parts: a ``partita._replaced.Same``."""
 
+    passed: Passed
+    """Whether a backward pass has gone through the module."""
+
     lock: threading.RLock
     """One thread at a time runs the module: while it is exported, other tensors are in the place of its own."""
 
     def __init__(self, kind: type[torch.nn.Module], plan: Plan, mesh: Mesh, same: Any = None) -> None:
         self.kind, self.plan, self.mesh, self.same = kind, plan, mesh, same
-        self.programs: dict[Any, Programs] = {}
-        self.homes, self.lock = Homes(), threading.RLock()
+        self.homes, self.lock, self.passed = Homes(), threading.RLock(), Passed()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.programs: dict[str, Programs] = {}
+        """By the text of what was exported."""
+        self._entries: dict[tuple[Any, Key], Entry] = {}
+        self._trees: list[Tree] = []
 
     def original(self, module: torch.nn.Module) -> torch.nn.Module:
         """The user's module with the tensors of the planned one."""
@@ -309,78 +333,103 @@ class Planning:
         """All programs are planned anew when they are needed."""
         for programs in self.programs.values():
             programs.close()
-        self.programs = {}
+        self._begin()
+
+    def look(self, module: torch.nn.Module) -> Tree:
+        """The module as it is now. Of those that were met last, most often it is one."""
+        for place, tree in enumerate(self._trees):
+            if tree.is_current():
+                if place:
+                    self._trees.insert(0, self._trees.pop(place))
+                return tree
+        tree = Tree(module, self.kind)
+        self._trees = [tree, *self._trees[:2]]
+        return tree
 
     def find(self, call: Call) -> Programs:
         """The programs for these inputs, exported and planned if they are new."""
-        # Types of numbers that PyTorch casts to are a part of the program.
-        cast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-        key = (call.key(), cast)
-        found = self.programs.get(key)
-        if found is None or not found.is_current(call.module):
-            made = self._made(call)
-            if found is not None:
-                found.close()
-            found = self.programs[key] = made
+        return self.entry(call).programs
+
+    def entry(self, call: Call) -> Entry:
+        """The programs for these inputs, exported and planned if they are new, and how they fit the module."""
+        key = (call.key(), call.tree.key)
+        found = self._entries.get(key)
+        if found is None or not found.constants.are_current(call.module, call.tree):
+            self._entries.pop(key, None)
+            found = self._entries[key] = self._made(call, key[0])
+            self._drop(key[0])
         return found
 
-    def _made(self, call: Call) -> Programs:
-        """The programs for these inputs, new."""
+    def _drop(self, arguments: Any) -> None:
+        """Forgets what was exported for these arguments long ago, and programs that no call has any more."""
+        old = [key for key in self._entries if key[0] == arguments][:-_MOST]
+        for key in old:
+            del self._entries[key]
+        used = {id(entry.programs) for entry in self._entries.values()}
+        for text, programs in list(self.programs.items()):
+            if id(programs) not in used:
+                programs.close()
+                del self.programs[text]
+
+    def _made(self, call: Call, arguments: Any) -> Entry:
+        """A new entry. If the pass leaves another state behind, in which it is the same, that has an entry too."""
         module, args, kwargs = call.module, call.args, call.kwargs
         if not self.programs and _launched.is_launched():
             tensors = [*module.named_parameters(), *module.named_buffers()]
             _launched.compare("weights", ((name, pack(value)) for name, value in tensors))
-        plain = self.original(module)
-        # The hooks of the module itself run around its passes; those of modules inside are a part of the program.
-        plain.__dict__.update({name: OrderedDict() for name in plain.__dict__ if name.endswith(_HOOKS)})
         # A program has all gradients: which of them are needed is asked in each pass.
         frozen = [value for value in module.parameters() if not value.requires_grad and value.is_floating_point()]
         try:
             for value in frozen:
                 value.requires_grad_(True)
             # What is saved says which parameters are trained.
-            exported = _export._exported(plain, args, kwargs)
-            model = _export._imported(exported, plain)
+            found = traced(module, args, kwargs, call.tree, kind=self.kind, keeps=True)
+            model = _export._imported(found.program, module)
+            constants = Constants(module, call.tree, found.constants, model)
+            text = found.text + constants.digest()
+            if text not in self.programs:
+                self.programs[text] = Programs(module, model, self.plan, self.mesh, self.homes)
         finally:
             for value in frozen:
                 value.requires_grad_(False)
         if self.same is not None:
             self.same.check(args, kwargs)
-        return Programs(module, model, self.plan, self.mesh, self.homes)
+        programs = self.programs[text]
+        names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
+        places = [names.index(name) for name in programs.parameters]
+        if found.again is not None:
+            later = found.again
+            self._entries[arguments, later.tree.key] = Entry(
+                programs, places, later.effects, Constants(module, later.tree, later.constants, model)
+            )
+        return Entry(programs, places, found.effects, constants)
 
 
 class Call:
-    """A call of a planned module: the tensors in its arguments, and all parameters of the module, each in order."""
+    """A call of a planned module: the tensors in its arguments, and the module as it is."""
 
     def __init__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.module, self.args, self.kwargs = module, args, kwargs
-        self._leaves: Sequence[Any] = args
-        self._spec = ""
+        self.leaves: Sequence[Any] = args
+        self._spec: Any = len(args)
         if kwargs or not all(isinstance(value, torch.Tensor) for value in args):
-            self._leaves, spec = pytree.tree_flatten((args, kwargs))
-            self._spec = str(spec)
-        self.inputs = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
-        self.parameters, self._modes = [], []
-        for part in _parts(module):
-            self._modes.append(part.training)
-            self.parameters += [value for value in part._parameters.values() if value is not None]
+            self.leaves, self._spec = pytree.tree_flatten((args, kwargs))
+        self.inputs = [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
+        self.tree = module._planning.look(module)
 
     def key(self) -> Any:
-        """What tells the programs of two calls apart."""
-        inputs = tuple(
-            (leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else repr(leaf) for leaf in self._leaves
-        )
-        return inputs, self._spec, tuple([value.dtype for value in self.parameters]), tuple(self._modes)
+        """What tells the programs of two calls apart, beside the module."""
+        inputs = tuple([_told(leaf) for leaf in self.leaves])
+        # Types of numbers that PyTorch casts to are a part of the program.
+        cast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+        return inputs, self._spec, cast, torch.is_grad_enabled(), torch.get_default_dtype()
 
 
-def _parts(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """The module and all in it, in the order of ``named_modules(remove_duplicate=False)``."""
-    stack = [module]
-    while stack:
-        part = stack.pop()
-        yield part
-        if part._modules:
-            stack += [child for child in reversed(part._modules.values()) if child is not None]
+def _told(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        strides = leaf.stride() if leaf.layout == torch.strided else None
+        return leaf.shape, strides, leaf.dtype, leaf.requires_grad
+    return described(leaf)
 
 
 def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -390,10 +439,12 @@ def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _locked_forward(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     call = Call(self, args, kwargs)
-    programs = self._planning.find(call)
+    entry = self._planning.entry(call)
+    programs = entry.programs
     if _launched.checks_inputs():
         _launched.compare("inputs", ((name, pack(value)) for name, value in zip(programs.inputs, call.inputs)))
-    inputs, parameters = call.inputs, [call.parameters[place] for place in programs.places]
+    inputs = entry.effects.separate(call.inputs, call.leaves) if entry.effects.written else call.inputs
+    parameters = [call.tree.parameters[place] for place in entry.places]
     if programs.model._ranges:
         limited = zip(programs.inputs, inputs)
         check_rows(programs.model, ((name, pack(value)) for name, value in limited if name in programs.model._ranges))
@@ -402,21 +453,28 @@ def _locked_forward(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         outputs = list(_Step.apply(programs, self, *inputs, *parameters))
     else:
         outputs = programs.forward(self, inputs, parameters, programs.kept(self), programs.seed())
-    return programs.model._returned(outputs)
+    returned = programs.model._returned(outputs)
+    if not (entry.effects.changes or entry.effects.written):
+        return returned
+    result, kept = returned if entry.effects.types else (returned, [])
+    entry.effects.apply(call.tree, kept, call.leaves, pytree.tree_leaves(result))
+    return result
 
 
-def planned_module(module: torch.nn.Module, plan: Plan, mesh: Mesh, same: Any = None) -> torch.nn.Module:
+def planned_module(module: torch.nn.Module, plan: Plan, mesh: Mesh, same: Any = None) -> Any:
     """A copy of a module whose passes run on a mesh under a plan. It is an instance of the module's class. If parts of it
     replace others, ``same`` is a ``partita._replaced.Same``, which compares them once for each shape.
 
     Calling it raises ``PartitaError``: E414, E415 and E430 for arguments that the module does not take, E423 for indices out
-    of range, E390 and E391 for what PyTorch cannot export, E392 for gradients of gradients, E395 for launched processes with
+    of range, E390 and E391 for what PyTorch cannot export, E396 for what ``forward`` changes in each call, E392 for gradients of gradients, E395 for launched processes with
     different tensors, E251 for a replaced part that computes another thing, and what the plan refuses.
     """
-    return _planned(copy.deepcopy(module), plan, mesh, same)
+    planned = _planned(copied(module), plan, mesh, same)
+    note(module, planned._planning.passed)
+    return planned
 
 
-def _planned(module: Any, plan: Plan, mesh: Mesh, same: Any) -> torch.nn.Module:
+def _planned(module: Any, plan: Plan, mesh: Mesh, same: Any) -> Any:
     """The module itself, planned."""
     kind = type(module)
     module._planning = Planning(kind, plan, mesh, same)
@@ -425,11 +483,10 @@ def _planned(module: Any, plan: Plan, mesh: Mesh, same: Any) -> torch.nn.Module:
         return _planned, (self._planning.original(self), plan, mesh, same)
 
     def deepcopy(self: Any, memo: dict[int, Any]) -> Any:
-        memo[id(self)] = made = _planned(copy.deepcopy(self._planning.original(self), memo), plan, mesh, same)
+        memo[id(self)] = made = _planned(copied(self._planning.original(self), memo), plan, mesh, same)
         return made
 
     module.__class__ = type(
         kind.__name__, (kind,), {"forward": _forward, "__reduce_ex__": reduce, "__deepcopy__": deepcopy}
     )
-    planned: torch.nn.Module = module
-    return planned
+    return module

@@ -59,6 +59,7 @@ class Reached:
 def _sets(graph: Any, names: frozenset[str]) -> dict[str, frozenset[str]]:
     """By node: the placeholders of these names that its gradient reaches."""
     found: dict[str, frozenset[str]] = {}
+    order = {node: number for number, node in enumerate(graph.nodes)}
     for node in graph.nodes:
         if node.op == "placeholder":
             found[node.name] = frozenset({node.name}) & names
@@ -69,9 +70,21 @@ def _sets(graph: Any, names: frozenset[str]) -> dict[str, frozenset[str]]:
         schema = getattr(node.target, "_schema", None)
         if schema is not None and schema.is_mutable and _is_float(node.meta.get("val")):
             written = [value for argument, value in zip(schema.arguments, node.args) if _is_written(argument)]
-            if not all(isinstance(value, torch.fx.Node) and found[value.name] >= reached for value in written):
+            if not all(_is_last(value, node, order) or found[value.name] >= reached for value in written):
                 return {node.name: names for node in graph.nodes}
     return found
+
+
+def _is_last(value: Any, node: Any, order: dict[Any, int]) -> bool:
+    """Whether an op writes into a buffer that nothing reads afterwards, as at the end of a program."""
+    is_alone = value.op == "placeholder" and not node.users
+    return is_alone and all(order[user] <= order[node] and not (user.users and _is_view(user)) for user in value.users)
+
+
+def _is_view(node: Any) -> bool:
+    """Whether the result of an op may show the memory of its operands."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is None or any(result.alias_info is not None for result in schema.returns)
 
 
 def _is_written(argument: Any) -> bool:

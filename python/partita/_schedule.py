@@ -199,7 +199,7 @@ class Schedule(At):
         precision: str | None = None,
     ) -> None:
         super().__init__(self, "")
-        self.model = model
+        self.model = model = model._current()
         self.mesh = mesh_of(mesh)
         rule, self._options = step_options(optimizer, microbatches, clip_grad_norm, sequence_parallel, precision)
         self._optimizer = rule if optimizer is None else optimizer

@@ -135,7 +135,8 @@ class Scheduled:
     def planned(self) -> nn.Module:
         """The module under the plan."""
         self.check_unchanged()
-        return _module.planned_module(self.edited, self.plan(), self.mesh, self.same)
+        planned: nn.Module = _module.planned_module(self.edited, self.plan(), self.mesh, self.same)
+        return planned
 
     def state(self) -> Any:
         """What ``restore`` takes back."""

@@ -35,7 +35,8 @@ class Trainer:
     gradients are not finite. ``"mxfp8"``, ``"f8-block"`` and ``"f8-delayed"`` round the operands of matmuls to 8 bits.
 
     Raises ``PartitaError``: E055 for a model without a loss, E057 for an optimizer that a planned step cannot have or a
-    number of it out of range, E391 for hooks of parameters, which no step would run, E395 for launched processes with
+    number of it out of range, E391 for hooks of gradients, which no step would run, E396 for what ``forward`` changes in each
+    call, E398 for parameters that share memory, E395 for launched processes with
     different weights, what the plan refuses, E394 for what PyTorch cannot run.
     """
 
@@ -54,7 +55,8 @@ class Trainer:
         engine: str = "native",
         _options: dict[str, Any] | None = None,
     ) -> None:
-        self.model = model
+        # What the module is now, also if it has changed since it was loaded.
+        self.model = model = model._current()
         self.mesh = mesh_of(mesh)
         self.plan = plan_of(plan)
         rule, options = step_options(optimizer, microbatches, clip_grad_norm, sequence_parallel, precision)
@@ -83,7 +85,9 @@ class Trainer:
 
             return _engine.Ranks(model, lines, ranks, rule, options, seed)
 
-        _check_hooks(model)
+        _check_module(model)
+        if self._followed is not None:
+            _check_optimizer(model, optimizer)
         self._make = make
         self._native: _partita.Trainer | Ranks | _Lost = make()
         # Whether a step has failed so that no other one can follow.
@@ -228,17 +232,53 @@ class _Lost:
         )
 
 
-def _check_hooks(model: Model) -> None:
-    """E391 for hooks of parameters: a planned step has no moment at which they could run."""
+def _check_module(model: Model) -> None:
+    """E391 for hooks on gradients: a planned step has no moment at which they could run. E396 for state outside of buffers,
+    which a step has no place for. E398 for parameters that share
+    memory: each would have its own on the ranks."""
     module = model._module
     if module is None:
         return
-    for name, value in module.named_parameters():
-        if value._backward_hooks or getattr(value, "_post_accumulate_grad_hooks", None):
+    if model._taken is not None and model._taken.refused is not None:
+        raise model._taken.refused
+    held = [(f"the parameter {name}", value) for name, value in module.named_parameters()]
+    for name, value in [(f"the module {type(module).__name__}", module), *held]:
+        hooks = ("_backward_hooks", "_backward_pre_hooks", "_post_accumulate_grad_hooks")
+        if any(getattr(value, hook, None) for hook in hooks):
             raise refuse(
                 "E391",
-                f"the parameter {name} has a hook that changes its gradient",
+                f"{name} has a hook that changes its gradient",
                 expected="parameters without hooks: forward pass, backward pass and update are one program",
                 found=f"a hook on {name}",
                 help="a built module, `sch.build()`, trains with loss.backward() and runs hooks of parameters",
             )
+    from partita._apart import sharing
+
+    shared = sharing(module)
+    if shared:
+        one, other = shared[0]
+        raise refuse(
+            "E398",
+            f"{one} and {other} are two tensors in one memory",
+            expected="one parameter with two names, or memory of their own",
+            found="; ".join(f"{one} and {other}" for one, other in shared),
+            help="assign the parameter itself, instead of its .data; or train a built module, `sch.build()`",
+        )
+
+
+def _check_optimizer(model: Model, optimizer: Any) -> None:
+    """E057 for an optimizer of PyTorch that would leave alone what the planned step trains."""
+    if model._module is None:
+        return
+    named = dict(model._module.named_parameters(remove_duplicate=False))
+    given = {id(value) for group in optimizer.param_groups for value in group["params"]}
+    trained = [name for name in model.parameters if name in named]
+    missing = [name for name in trained if id(named[name]) not in given]
+    if len(missing) < len(trained) and missing:
+        raise refuse(
+            "E057",
+            "the optimizer has only some of the parameters that the step trains",
+            expected="all parameters that require a gradient",
+            found=f"an optimizer without {', '.join(missing)}",
+            help="requires_grad_(False) for parameters that are not trained",
+        )

@@ -16,7 +16,8 @@ import torch
 from partita import Mesh, Plan
 from partita._error import refuse
 from partita._lent import Homes
-from partita._module import Call, Planning, Programs, _forward
+from partita._module import Call, Entry, Planning, _forward
+from partita._origins import Passed
 from partita.distributed.device_mesh import DeviceMesh
 
 _BATCH_AXES = ("dp", "fsdp")
@@ -73,22 +74,22 @@ class Declared(Planning):
     def __init__(self, kind: type[torch.nn.Module], mesh: DeviceMesh) -> None:
         self.kind, self.whole = kind, mesh
         self.lines: list[Line] = []
-        self.programs = {}
-        self.homes, self.lock = Homes(), threading.RLock()
+        self.homes, self.lock, self.passed = Homes(), threading.RLock(), Passed()
+        self._begin()
         self._planned: list[Line] = []
 
     def original(self, module: torch.nn.Module) -> torch.nn.Module:
         """The user's module with the tensors of this one; declared modules inside are the user's too."""
         return _plain(module)
 
-    def find(self, call: Call) -> Programs:
+    def entry(self, call: Call) -> Entry:
         """The programs for these inputs, planned anew when a module was declared since."""
         lines = _lines(call.module, self.whole)
         if lines != self._planned or not self.programs:
             self.plan, self.mesh = _plan(call.module, lines, self.whole)
             self.forget()
             self._planned = lines
-        return super().find(call)
+        return super().entry(call)
 
 
 def plan_of(module: torch.nn.Module) -> Plan:

@@ -1,0 +1,81 @@
+"""Models from modules of PyTorch, and whether they are still what the modules are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from partita import _export
+from partita._apart import separate
+from partita._load import Model
+from partita._tensors import pack
+from partita._traced import Constants, Traced, traced
+from partita._watched import Tree
+
+
+def load(
+    module: Any,
+    example_inputs: Any,
+    loss: Callable[..., Any] | None,
+    loss_name: str | None,
+    batch: int | None,
+    ranks: int | None,
+) -> Model:
+    """See ``partita.load``."""
+    if isinstance(module, torch.export.ExportedProgram):
+        return _export._imported(module, None, loss_name, batch, ranks)
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"expected a module, an exported program or a path, found {type(module).__name__}")
+    if example_inputs is None:
+        raise TypeError("a module needs example_inputs: tensors with the shapes of a batch")
+    if isinstance(example_inputs, Mapping):
+        args, kwargs = (), dict(example_inputs)
+    else:
+        args = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
+        kwargs = {}
+
+    def make() -> Model:
+        found = traced(module, args, kwargs, Tree(module), loss=loss)
+        if loss is not None:
+            _export.check_loss(found.program, loss)
+        model = _export._imported(found.program, module, loss_name, batch, ranks, loss)
+        model._taken = Taken(module, found, model, make)
+        return model
+
+    made = make()
+    args, kwargs = pytree.tree_map(separate, (args, kwargs))
+    return made
+
+
+class Taken:
+    """What a model has taken from a module: all but the values that its file contains."""
+
+    def __init__(self, module: torch.nn.Module, found: Traced, model: Model, make: Callable[[], Model]) -> None:
+        self._module, self._tree, self._make = module, found.tree, make
+        self.refused = found.refused
+        """Why no step trains the module: it depends on what a pass before has left behind."""
+        self._trained = self._flags()
+        self._constants = Constants(module, found.tree, found.constants, model)
+
+    def _flags(self) -> list[bool]:
+        return [value.requires_grad for value in self._module.parameters()]
+
+    def current(self, model: Model) -> Model:
+        """The model, or another one if the module has changed since."""
+        tree = self._tree if self._tree.is_current() else Tree(self._module)
+        is_same = tree.key == self._tree.key and self._trained == self._flags()
+        return model if is_same and self._has_values(model, tree) else self._make()
+
+    def _has_values(self, model: Model, tree: Tree) -> bool:
+        native, module = model._native, self._module
+        tensors: dict[str, torch.Tensor] = {}
+        tensors |= dict(module.named_parameters(remove_duplicate=False))
+        tensors |= dict(module.named_buffers(remove_duplicate=False))
+        for name, _, _ in native.parameters() + native.states():
+            value = native.value(name)
+            if value is not None and (name not in tensors or not (value[2] == pack(tensors[name])[2]).all()):
+                return False
+        return self._constants.are_current(module, tree)
