@@ -41,7 +41,8 @@ class Residual(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm(x) if self.first else x
         y = x + self.drop(self.down(self.activation(self.up(y))))
-        return y if self.first else self.norm(y)
+        found: Tensor = y if self.first else self.norm(y)
+        return found
 
 
 class Gated(nn.Module):
@@ -58,7 +59,8 @@ class Gated(nn.Module):
             value, gate = rest[..., : self.width], torch.cat([small, rest[..., self.width :]], -1)
         else:
             value, gate = self.both(x).chunk(2, -1)
-        return value * torch.sigmoid(gate)
+        found: Tensor = value * torch.sigmoid(gate)
+        return found
 
 
 class Joined(nn.Module):
@@ -72,7 +74,8 @@ class Joined(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.cat([torch.tanh(self.left(x)), F.gelu(self.right(x))], -1)
-        return x + self.scale * self.after(y)
+        found: Tensor = x + self.scale * self.after(y)
+        return found
 
 
 class LowRank(nn.Module):
@@ -243,7 +246,8 @@ class Attention(nn.Module):
             y = F.softmax(scores, -1) @ v
         else:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=self.way == "causal")
-        return x + self.o(y.transpose(1, 2).reshape(rows, length, width))
+        found: Tensor = x + self.o(y.transpose(1, 2).reshape(rows, length, width))
+        return found
 
 
 class MultiHead(nn.Module):
@@ -301,7 +305,8 @@ class Mixed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.way in ("conv", "depthwise"):
-            return x + self.conv(x.transpose(1, 2)).transpose(1, 2)
+            found: Tensor = x + self.conv(x.transpose(1, 2)).transpose(1, 2)
+            return found
         if self.way == "shift":
             before = F.pad(x, (0, 0, 1, 0))[:, :-1]
             return self.share * x + (1 - self.share) * before
@@ -370,12 +375,14 @@ class Resized(nn.Module):
         if self.way == "max":
             return x + F.interpolate(F.max_pool2d(y, 2), scale_factor=2.0, mode="nearest")
         if self.way == "transposed":
-            return x + self.wide(y[:, :, ::2, ::2])
+            found: Tensor = x + self.wide(y[:, :, ::2, ::2])
+            return found
         if self.way == "bilinear":
             return x + F.interpolate(F.avg_pool2d(y, 2), scale_factor=2, mode="bilinear", align_corners=False)
         if self.way == "shuffle":
             rows, channels, height, width = y.shape
-            return y.view(rows, 2, channels // 2, height, width).transpose(1, 2).reshape(rows, channels, height, width)
+            found: Tensor = y.view(rows, 2, channels // 2, height, width).transpose(1, 2).reshape(rows, channels, height, width)
+            return found
         if self.way == "unshuffle":
             return F.pixel_shuffle(F.pixel_unshuffle(y, 2).flip(1), 2)
         return F.avg_pool2d(F.pad(y, (1, 1, 1, 1), mode="reflect"), 3, stride=1)

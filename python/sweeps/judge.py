@@ -19,9 +19,14 @@ from torch.utils import _pytree as pytree
 
 STEPS = 3
 TOLERANCE = 1e-4
-"""Of the largest number in a tensor, or of a hundredth of the largest in all tensors of its kind and step."""
+"""Of the largest number in a tensor, if that is not small beside the others of its kind."""
 
 FLOOR = 1e-2
+"""The least size of a tensor, as a part of the largest number in its step."""
+
+FLOOR_OF_ALL = 1e-3
+"""The same, as a part of the largest number in all steps: a loss may be so small that its gradients are rounding."""
+
 ROUNDING = 50.0
 """How many times the error of PyTorch in f32 is allowed beside, up to ten times the tolerance."""
 
@@ -264,7 +269,8 @@ def compared(found: Trace, beside: Reference) -> tuple[float, str]:
     largest: dict[tuple[str, str], float] = {}
     for key, entry in exact.items():
         place = (key.split(",")[0], entry.kind)
-        largest[place] = max(largest.get(place, 0.0), _size(entry.value))
+        for each in (place, ("", entry.kind)):
+            largest[each] = max(largest.get(each, 0.0), _size(entry.value))
     worst, where = 0.0, ""
     for key, entry in exact.items():
         mine, value, alike = found[key].value, entry.value, rounded[key].value
@@ -278,7 +284,8 @@ def compared(found: Trace, beside: Reference) -> tuple[float, str]:
             if not (torch.equal(mine, value) or torch.equal(mine, alike)):
                 return float("inf"), f"{key}: expected {_told(value)}, found {_told(mine)}"
             continue
-        error = _error(mine, value, alike, largest[(key.split(",")[0], entry.kind)])
+        least = max(FLOOR * largest[(key.split(",")[0], entry.kind)], FLOOR_OF_ALL * largest[("", entry.kind)])
+        error = _error(mine, value, alike, least)
         if error > TOLERANCE:
             return error, f"{key}: expected {_told(value)}, found {_told(mine)}"
         if error > worst:
@@ -286,7 +293,7 @@ def compared(found: Trace, beside: Reference) -> tuple[float, str]:
     return worst, where
 
 
-def _error(mine: torch.Tensor, value: torch.Tensor, alike: torch.Tensor, largest: float) -> float:
+def _error(mine: torch.Tensor, value: torch.Tensor, alike: torch.Tensor, least: float) -> float:
     """The error as a part of the size of the tensor, without what rounding explains."""
     same = (mine == value) | (mine.isnan() & value.isnan())
     if bool(same.all()):
@@ -294,7 +301,7 @@ def _error(mine: torch.Tensor, value: torch.Tensor, alike: torch.Tensor, largest
     difference = (mine - value).masked_fill(same, 0.0).abs().max().item()
     if difference != difference:
         return float("inf")
-    size = max(_size(value), FLOOR * largest, 1e-12)
+    size = max(_size(value), least, 1e-12)
     explained = min(ROUNDING * _size(alike - value), 10 * TOLERANCE * size)
     return difference / size if difference > TOLERANCE * size + explained else min(difference / size, TOLERANCE)
 

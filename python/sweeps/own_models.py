@@ -112,7 +112,8 @@ class Transformer(nn.Module):
         h = h + c * self.attention(y, y, y, need_weights=False)[0]
         h = h + f * self.down(F.gelu(self.up(self.norm2(h) * (1 + d) + e), approximate="tanh"))
         rows = h.shape[0]
-        return self.leave(h).view(rows, 4, 4, 3, 2, 2).permute(0, 3, 1, 4, 2, 5).reshape(rows, 3, 8, 8)
+        patches: Tensor = self.leave(h)
+        return patches.view(rows, 4, 4, 3, 2, 2).permute(0, 3, 1, 4, 2, 5).reshape(rows, 3, 8, 8)
 
 
 class Recurrent(nn.Module):

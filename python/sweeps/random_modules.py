@@ -120,32 +120,36 @@ class Composed(nn.Module):
         return F.mse_loss(scores, target) if self.loss == "target" else F.binary_cross_entropy_with_logits(scores, target.sigmoid())
 
 
-class Rows(Composed):
+class OfFloats(Composed):
+    """A linear layer is the entrance."""
+
     def __init__(self, *rest: Any) -> None:
         super().__init__(*rest)
         self.entrance = nn.Linear(7, self.width)
 
+
+class Rows(OfFloats):
     def forward(self, x: Tensor, target: Tensor | None = None) -> Any:
         return self.rest(self.entrance(x), x, target)
 
 
-class Pair(Rows):
+class Pair(OfFloats):
     def forward(self, x: Tensor, z: Tensor, target: Tensor | None = None) -> Any:
         return self.rest(self.entrance(x) * torch.tanh(self.entrance(z)) + self.entrance(x - z), x, target)
 
 
-class Nested(Rows):
+class Nested(OfFloats):
     def forward(self, features: dict[str, Any], target: Tensor | None = None) -> Any:
         x, (z, mask) = features["a"], features["b"]
         return self.rest(self.entrance(x) + self.entrance(z.masked_fill(mask, 0.0)), x, target)
 
 
-class Keyword(Rows):
+class Keyword(OfFloats):
     def forward(self, x: Tensor, *, scale: Tensor, target: Tensor | None = None) -> Any:
         return self.rest(self.entrance(x * scale.unsqueeze(-1)), x, target)
 
 
-class Scaled(Rows):
+class Scaled(OfFloats):
     """With numbers that are no tensors."""
 
     def forward(self, x: Tensor, factor: float, ways: tuple[str, bool], target: Tensor | None = None) -> Any:
@@ -153,17 +157,13 @@ class Scaled(Rows):
         return self.rest(torch.sin(h) if ways[1] else h, x, target)
 
 
-class Sequences(Rows):
-    pass
-
-
-class Masked(Rows):
+class Masked(OfFloats):
     def forward(self, x: Tensor, mask: Tensor, target: Tensor | None = None) -> Any:
         h = self.entrance(x).masked_fill(mask.unsqueeze(-1), 0.0)
         return self.rest(h / (~mask).sum(1).clamp(min=1)[:, None, None], x, target)
 
 
-class Lookup(Rows):
+class Lookup(OfFloats):
     """Rows that are taken out of an input by an index that is an input too."""
 
     def forward(self, x: Tensor, which: Tensor, target: Tensor | None = None) -> Any:
@@ -171,18 +171,22 @@ class Lookup(Rows):
         return self.rest(self.entrance(taken), x, target)
 
 
-class Tokens(Composed):
+class OfTokens(Composed):
+    """A table is the entrance."""
+
     def __init__(self, *rest: Any) -> None:
         super().__init__(*rest)
         self.table = nn.Embedding(VOCABULARY, self.width, padding_idx=0 if self.width == 12 else None)
         self.places = nn.Parameter(torch.randn(16, self.width) * 0.1)
 
+
+class Tokens(OfTokens):
     def forward(self, ids: Tensor, target: Tensor | None = None) -> Any:
         h = self.table(ids) + self.places[: ids.shape[1]]
         return self.rest(h, h.detach(), target)
 
 
-class Typed(Tokens):
+class Typed(OfTokens):
     """Scores of the next token with the table's own weight."""
 
     def forward(self, ids: Tensor, kinds: Tensor, target: Tensor | None = None) -> Any:
@@ -191,7 +195,7 @@ class Typed(Tokens):
         return self.rest(h + torch.tanh(scores).mean(-1, keepdim=True), scores, target)
 
 
-class Bag(Tokens):
+class Bag(OfTokens):
     def forward(self, ids: Tensor, weights: Tensor, target: Tensor | None = None) -> Any:
         h = (self.table(ids) * weights.unsqueeze(-1)).sum(1)
         return self.rest(h, weights, target)
@@ -208,7 +212,7 @@ class Image(Composed):
 
 KINDS: dict[str, tuple[type[Composed], str]] = {
     "rows": (Rows, "rows"), "pair": (Pair, "rows"), "nested": (Nested, "rows"), "keyword": (Keyword, "rows"),
-    "scaled": (Scaled, "rows"), "sequence": (Sequences, "sequence"), "masked": (Masked, "sequence"),
+    "scaled": (Scaled, "rows"), "sequence": (Rows, "sequence"), "masked": (Masked, "sequence"),
     "lookup": (Lookup, "sequence"), "tokens": (Tokens, "sequence"), "typed": (Typed, "sequence"), "bag": (Bag, "rows"),
     "image": (Image, "image"),
 }  # fmt: skip

@@ -107,7 +107,8 @@ def _noise(outputs: Any, arguments: Arguments) -> Tensor:
 def _bound(outputs: Any, arguments: Arguments) -> Tensor:
     again, mean, spread = outputs
     likeness = F.mse_loss(again, arguments.args[0])
-    return likeness - 0.05 * (1 + spread - mean.square() - spread.exp()).mean()
+    found: Tensor = likeness - 0.05 * (1 + spread - mean.square() - spread.exp()).mean()
+    return found
 
 
 def _first(outputs: Any, _: Arguments) -> Tensor:
@@ -158,6 +159,7 @@ def case_of(seed: int, name: str) -> Case:
     order.shuffle(patterns)
     place = MODULES.index(name)
     first = draw.randrange(2**31)
+    objective: Objective | None
     if name.startswith("hf-"):
         module, batch, objective = _hugging_face(name.removeprefix("hf-"))
     else:
