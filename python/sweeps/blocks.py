@@ -83,7 +83,7 @@ class LowRank(nn.Module):
 
     def __init__(self, width: int, draw: random.Random) -> None:
         super().__init__()
-        rank, self.any = draw.choice((2, 3, 4)), draw.random() < 0.2
+        rank, self.any = draw.choice((2, 3, 4)), draw.random() < 0.08
         self.a = nn.Parameter(torch.randn(width, rank) / math.sqrt(width))
         self.b = nn.Parameter(torch.randn(rank, width) / math.sqrt(rank))
 
@@ -375,14 +375,14 @@ class Resized(nn.Module):
         if self.way == "max":
             return x + F.interpolate(F.max_pool2d(y, 2), scale_factor=2.0, mode="nearest")
         if self.way == "transposed":
-            found: Tensor = x + self.wide(y[:, :, ::2, ::2])
-            return found
+            wide: Tensor = self.wide(y[:, :, ::2, ::2])
+            return x + wide
         if self.way == "bilinear":
             return x + F.interpolate(F.avg_pool2d(y, 2), scale_factor=2, mode="bilinear", align_corners=False)
         if self.way == "shuffle":
             rows, channels, height, width = y.shape
-            found: Tensor = y.view(rows, 2, channels // 2, height, width).transpose(1, 2).reshape(rows, channels, height, width)
-            return found
+            found: Tensor = y.view(rows, 2, channels // 2, height, width).transpose(1, 2)
+            return found.reshape(rows, channels, height, width)
         if self.way == "unshuffle":
             return F.pixel_shuffle(F.pixel_unshuffle(y, 2).flip(1), 2)
         return F.avg_pool2d(F.pad(y, (1, 1, 1, 1), mode="reflect"), 3, stride=1)

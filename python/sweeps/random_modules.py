@@ -117,7 +117,9 @@ class Composed(nn.Module):
             return F.cross_entropy(scores, target, ignore_index=0)
         if self.loss == "smooth":
             return F.cross_entropy(scores, target, label_smoothing=0.1)
-        return F.mse_loss(scores, target) if self.loss == "target" else F.binary_cross_entropy_with_logits(scores, target.sigmoid())
+        if self.loss == "target":
+            return F.mse_loss(scores, target)
+        return F.binary_cross_entropy_with_logits(scores, target.sigmoid())
 
 
 class OfFloats(Composed):
