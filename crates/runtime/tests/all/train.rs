@@ -52,7 +52,7 @@ fn model(ranks: usize, micro: usize) -> Model {
         let mut values: Vec<ValueId> = Vec::new();
         for layout in &inputs {
             let shape = layout.sharding.local_shape(&mesh, &layout.shape, rank);
-            let role = if layout.name.contains('w') { Role::Param } else { Role::Input };
+            let role = if layout.name.starts_with('w') { Role::Param } else { Role::Input };
             values.push(b.input(&layout.name, TensorType::new(layout.dtype, shape), role));
         }
         let (x, rest) = values.split_at(micro);
