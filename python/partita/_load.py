@@ -160,7 +160,8 @@ def named_inputs(model: Model, given: Any) -> Mapping[str, Any]:
     """
     names = list(model.inputs)
     if isinstance(given, Mapping):
-        return given
+        # An input whose name has a meaning in a step has another one there; the caller may use either.
+        return {name if name in names else _partita.name_of_user(name): value for name, value in given.items()}
     values = list(given) if isinstance(given, (tuple, list)) else [given]
     if len(values) != len(names):
         raise TypeError(f"expected {len(names)} tensors ({', '.join(names)}), found {len(values)}")

@@ -244,6 +244,10 @@ class Step:
     def notes(self) -> list[str]: ...
     def bytes(self) -> list[int]: ...
 
+def name_of_user(name: str) -> str:
+    """What an input or output is called in a step that a program of the user calls ``name``: another name if the step gives
+    a meaning to this one."""
+
 def run_command(arguments: Sequence[str]) -> int:
     """Runs the command ``partita`` with these arguments, the name of the command first; returns its exit code."""
 

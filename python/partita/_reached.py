@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from partita import _partita
+
 # What makes a new tensor in the likeness of another has no gradient.
 _MAKES = ("_like", "new_empty", "new_full", "new_ones", "new_zeros")
 
@@ -21,12 +23,12 @@ class Reached:
 
     def __init__(self, exported: Any) -> None:
         signature = exported.graph_signature
-        # Parameters by the name of their placeholder; inputs have the name of theirs.
+        # Parameters by the name of their placeholder; inputs have the name of theirs, as a step calls it.
         self.named: dict[str, str] = {}
         for spec in signature.input_specs:
             name = getattr(spec.arg, "name", None)
             if spec.kind.name in ("PARAMETER", "USER_INPUT") and name is not None:
-                self.named[name] = spec.target if spec.kind.name == "PARAMETER" else name
+                self.named[name] = spec.target if spec.kind.name == "PARAMETER" else _partita.name_of_user(name)
         found = _sets(exported.graph, frozenset(self.named))
         # Names of one tensor share their gradient.
         tied: dict[int, set[str]] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from partita import _partita
 from partita._error import refuse
 from partita._tensors import Packed, to_numpy
 
@@ -44,7 +45,7 @@ def ranges_of(exported: Any) -> dict[str, list[Range]]:
                 one = Range(-size if wraps else 0, size - 1, f"{_name(node)} of {where}" if where else _name(node))
                 if one not in found.setdefault(index.name, []):
                     found[index.name].append(one)
-    return found
+    return {_partita.name_of_user(name): ranges for name, ranges in found.items()}
 
 
 def _chosen(node: Any) -> list[tuple[Any, int, bool]]:

@@ -103,7 +103,7 @@ class Trainer:
         Ctrl-C ends it with ``KeyboardInterrupt``; what is in memory is then lost, and the trainer continues with ``load``.
 
         Raises ``PartitaError``: E414, E415 and E430 for tensors that are unknown, of another shape or type, or missing;
-        E412 if the loss is not finite, which changes nothing; E423 for an index that PyTorch refuses; E427 after Ctrl-C.
+        E412 if the loss is not finite, which changes nothing: the next batch trains as if this one had not been tried; E423 for an index that PyTorch refuses; E427 after Ctrl-C.
         """
         types = self.model.inputs
         given = named_inputs(self.model, batch).items()
@@ -183,7 +183,9 @@ class Trainer:
 
     def optimizer_state(self) -> dict[str, Any]:
         """The states of the optimizer by name, ``optimizer.<state>.<parameter>``, as arrays."""
-        return {name: to_numpy(self._native.get(name)) for name in self._native.names() if name.startswith("optimizer.")}
+        own = {name for name, _, _ in self.model._native.parameters()}
+        names = [name for name in self._native.names() if name.startswith("optimizer.") and name not in own]
+        return {name: to_numpy(self._native.get(name)) for name in names}
 
     def save(self, folder: str | os.PathLike[str], keep: int = 2) -> pathlib.Path:
         """Saves parameters, buffers, optimizer states and the number of steps in a folder, which keeps the last ``keep``

@@ -41,6 +41,13 @@ fn ask(py: Python<'_>, arguments: Vec<String>) -> PyResult<String> {
     error::detached(py, || partita_cli::ask(arguments))
 }
 
+/// What an input or output is called in a step that a program of the user calls `name`: another name if the step gives a
+/// meaning to this one.
+#[pyfunction]
+fn name_of_user(name: &str) -> String {
+    partita_ir::port::name_of_user(name, |_| false)
+}
+
 #[pymodule]
 mod _partita {
     #[pymodule_export]
@@ -56,6 +63,8 @@ mod _partita {
     use super::mesh::Mesh;
     #[pymodule_export]
     use super::model::Model;
+    #[pymodule_export]
+    use super::name_of_user;
     #[pymodule_export]
     use super::placed::{Placed, vjp};
     #[pymodule_export]

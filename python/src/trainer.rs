@@ -44,17 +44,11 @@ pub fn prepare(built: &Built, source: &Source, seed: u64, nan_guard: bool) -> Re
     let options = RunnerOptions { nan_guard, ..running::options(built.mesh.rank_count())? };
     let mut step = PlannedStep::uninitialized(built, seed, options)?;
     for (name, value) in source.values() {
-        if has(&step, name) {
+        if step.train_loop.state().has(name) {
             set(&mut step, name, &value)?;
         }
     }
     Ok(step)
-}
-
-/// Whether the step keeps a tensor of this name, whole or in pieces.
-fn has(step: &PlannedStep, name: &str) -> bool {
-    let piece = format!("{name}#");
-    step.train_loop.state_names().iter().any(|kept| *kept == name || kept.starts_with(&piece))
 }
 
 /// Sets a parameter or state by its global name.
@@ -129,9 +123,9 @@ impl Trainer {
         py.detach(|| profiler::programs(self.locked().train_loop.runner()))
     }
 
-    /// The names of everything that is kept from step to step, as it is stored.
+    /// The global names of everything that is kept from step to step.
     fn names(&self, py: Python<'_>) -> Vec<String> {
-        py.detach(|| self.locked().train_loop.state_names().into_iter().map(str::to_string).collect())
+        py.detach(|| self.locked().train_loop.state().names().map(str::to_string).collect())
     }
 
     /// Saves parameters, states and the number of steps in a folder of checkpoints; returns the folder of the checkpoint.

@@ -77,7 +77,7 @@ impl dyn Processes {
             return World::in_process(rank_count, collectives);
         }
         let transport = self.clone().transport(rank_count, collectives)?;
-        World::new(transport, self.ranks(self.index(), rank_count).collect())
+        World::of_processes(self, transport)
     }
 }
 

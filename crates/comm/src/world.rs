@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use partita_base::{Diagnostic, Result};
 
+use crate::processes::Processes;
 use crate::shared_memory::SharedMemory;
 use crate::spec::CollectiveSpec;
 use crate::transport::{PROCESS_ENDED, Transport};
@@ -17,6 +18,17 @@ pub struct World {
     transport: Arc<dyn Transport>,
     /// Ascending.
     local_ranks: Vec<usize>,
+    origin: Origin,
+}
+
+/// What makes a world like this one.
+enum Origin {
+    /// This process alone.
+    Own,
+    /// The processes that share the ranks.
+    Processes(Arc<dyn Processes>),
+    /// The caller, who gave the transport.
+    Given,
 }
 
 impl World {
@@ -27,7 +39,16 @@ impl World {
     /// See [`CollectiveSpec::validate`].
     pub fn in_process(rank_count: usize, collectives: Vec<CollectiveSpec>) -> Result<World> {
         let transport = Arc::new(SharedMemory::new(rank_count, collectives)?);
-        Ok(World { transport, local_ranks: (0..rank_count).collect() })
+        Ok(World { transport, local_ranks: (0..rank_count).collect(), origin: Origin::Own })
+    }
+
+    /// The world of `processes` over this transport, which they made: the ranks of this process.
+    pub(crate) fn of_processes(
+        processes: &Arc<dyn Processes>,
+        transport: Arc<dyn Transport>,
+    ) -> Result<World> {
+        let ranks = processes.ranks(processes.index(), transport.rank_count());
+        Ok(World { origin: Origin::Processes(processes.clone()), ..World::new(transport, ranks.collect())? })
     }
 
     /// A world with these local ranks out of those that a transport connects.
@@ -41,7 +62,23 @@ impl World {
                 .expected(format!("ascending ranks below {}, at least one", transport.rank_count()))
                 .found(format!("{local_ranks:?}")));
         }
-        Ok(World { transport, local_ranks })
+        Ok(World { transport, local_ranks, origin: Origin::Given })
+    }
+
+    /// A new world with the same ranks and collectives, none of them in progress: what follows on a world whose
+    /// transport has failed while its processes go on. Every process calls this at the same point of the run, and then
+    /// drops the old world. Nothing of the old one reaches the new one: it has memory, a file or message tags of its
+    /// own. `None` if the caller made the transport of this one.
+    ///
+    /// # Errors
+    /// E447 and E448 if the processes cannot connect.
+    pub fn renewed(&self) -> Result<Option<World>> {
+        let (rank_count, collectives) = (self.rank_count(), self.transport.collectives().to_vec());
+        match &self.origin {
+            Origin::Own => World::in_process(rank_count, collectives).map(Some),
+            Origin::Processes(processes) => processes.world(rank_count, collectives).map(Some),
+            Origin::Given => Ok(None),
+        }
     }
 
     /// The transport.

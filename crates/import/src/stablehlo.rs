@@ -18,7 +18,7 @@ use crate::pt2::usual_init;
 use crate::{Limits, fold_padding, mlir, recognise_attention};
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result, did_you_mean};
-use partita_ir::port::LOSS;
+use partita_ir::port::{LOSS, name_of_user};
 use partita_ir::{Graph, Op, Role, TensorType, ValueId};
 use partita_nn::init::stream_of;
 use partita_nn::{Init, Model, ParamSpec};
@@ -59,6 +59,7 @@ impl StableHlo {
                 graph.value_mut(input).name = name;
             }
         }
+        name_apart(&mut graph);
         Ok(StableHlo { graph })
     }
 
@@ -79,6 +80,12 @@ impl StableHlo {
             graph.output_names[output] = name;
         }
         let loss = choose_loss(&graph, options.loss.as_deref())?;
+        if loss.is_some_and(|place| graph.output_names[place] != LOSS)
+            && let Some(other) = graph.output_position(LOSS)
+        {
+            let names = graph.output_names.clone();
+            graph.output_names[other] = name_of_user(LOSS, |name| names.iter().any(|own| own == name));
+        }
         let loss_name = loss.map(|place| std::mem::replace(&mut graph.output_names[place], LOSS.to_string()));
         let carried = |graph: &Graph, value: ValueId| {
             graph.aliases.iter().any(|&(input, _)| graph.inputs[input] == value)
@@ -147,6 +154,35 @@ impl StableHlo {
             notes,
         })
     }
+}
+
+/// Gives inputs and outputs names without a meaning in a step. A text that this program wrote has a role for its inputs, and
+/// keeps its names.
+fn name_apart(graph: &mut Graph) {
+    if graph.inputs.iter().any(|&input| graph.value(input).role != Role::Activation) {
+        return;
+    }
+    let mut taken: BTreeSet<String> =
+        graph.inputs.iter().map(|&input| graph.value(input).name.clone()).collect();
+    for input in graph.inputs.clone() {
+        let value = graph.value_mut(input);
+        value.name = name_of_user(&value.name, |name| taken.contains(name));
+        taken.insert(value.name.clone());
+    }
+    // The output that is called the loss is the loss, if it can be.
+    let loss = graph.output_position(LOSS).filter(|&place| is_scalar(graph, place));
+    let mut taken: BTreeSet<String> = graph.output_names.iter().cloned().collect();
+    for place in (0..graph.output_names.len()).filter(|&place| Some(place) != loss) {
+        let name = name_of_user(&graph.output_names[place], |name| taken.contains(name));
+        taken.insert(name.clone());
+        graph.output_names[place] = name;
+    }
+}
+
+/// Whether an output is a float scalar.
+fn is_scalar(graph: &Graph, place: usize) -> bool {
+    let ty = graph.ty(graph.outputs[place]);
+    ty.rank() == 0 && ty.dtype.is_float()
 }
 
 /// The path of a leaf of JAX's trees, as modules have: `params.layers.0.w` for `params['layers'][0]['w']`. Other names stay.
@@ -292,10 +328,7 @@ fn mark_parameters(graph: &mut Graph, names: &[String]) -> Result<()> {
 
 /// The position of the loss: the output of this name, the one called `loss`, or the only float scalar that replaces nothing.
 fn choose_loss(graph: &Graph, name: Option<&str>) -> Result<Option<usize>> {
-    let is_scalar = |&place: &usize| {
-        let ty = graph.ty(graph.outputs[place]);
-        ty.rank() == 0 && ty.dtype.is_float()
-    };
+    let is_scalar = |&place: &usize| is_scalar(graph, place);
     let new =
         (0..graph.outputs.len()).filter(|place| graph.aliases.iter().all(|&(_, output)| output != *place));
     let new: Vec<usize> = new.collect();

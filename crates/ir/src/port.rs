@@ -1,5 +1,9 @@
 //! The kinds of inputs and outputs of a training step. The naming protocol is defined only here:
 //! builders of steps print names; feeders and readers of a step match on the kind.
+//!
+//! A name tells the kind because no name of a user can: where a program comes in (a file, a text, a traced function), an
+//! input or output whose name has a meaning in a step gets another one, [`name_of_user`]; and a model that is written
+//! with such a name is refused. Parameters and states keep their names, since their role tells their kind.
 
 use crate::graph::Role;
 use std::fmt;
@@ -29,6 +33,9 @@ pub const SKIPPED_STEPS: &str = "optimizer.skipped_steps.loss";
 const GRADIENT_PREFIX: &str = "grad.";
 const COTANGENT_PREFIX: &str = "cotangent.";
 const MICROBATCH_MARK: &str = ".micro";
+/// What a stage of a pipeline receives is called `edge.<number>`, and a part of a split parameter `<name>#<number>`.
+const RECEIVED_PREFIX: &str = "edge.";
+const PART_MARK: char = '#';
 
 /// The name of the gradient of a parameter or input: `grad.<parameter>`.
 pub fn gradient_name(parameter: &str) -> String {
@@ -59,6 +66,54 @@ pub fn microbatch_name(name: &str, microbatch: usize) -> String {
 pub fn microbatch_of(name: &str) -> Option<(&str, usize)> {
     let (whole, microbatch) = name.rsplit_once(MICROBATCH_MARK)?;
     Some((whole, microbatch.parse().ok()?))
+}
+
+/// Whether a step gives a meaning to an input or output of this name, or to the first part of it: the loss, the scalars
+/// that a loop sets, gradients, states of the optimizer, the rows of a microbatch, what a stage receives.
+pub fn is_name_of_step(name: &str) -> bool {
+    let words = [LOSS, GRADIENT_NORM, LEARNING_RATE, STEP, SEED];
+    let prefixes = [GRADIENT_PREFIX, COTANGENT_PREFIX, OPTIMIZER_PREFIX];
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_received = name.strip_prefix(RECEIVED_PREFIX).is_some_and(is_number);
+    let is_part = name.rsplit_once(PART_MARK).is_some_and(|(_, number)| is_number(number));
+    words.contains(&name)
+        || prefixes.iter().any(|prefix| name.starts_with(prefix))
+        || microbatch_of(name).is_some()
+        || is_received
+        || is_part
+}
+
+/// What an input or output is called in a step that a user's program calls `name`: the same, unless the step gives a meaning
+/// to it ([`is_name_of_step`]), or it is taken. A `_` behind the word with the meaning makes it another one: `seed_`,
+/// `grad_.w`, `tokens.micro0_`.
+pub fn name_of_user(name: &str, is_taken: impl Fn(&str) -> bool) -> String {
+    let mut own = name.to_string();
+    if is_name_of_step(name) {
+        let mut prefixes = [GRADIENT_PREFIX, COTANGENT_PREFIX, OPTIMIZER_PREFIX, RECEIVED_PREFIX].into_iter();
+        own = match prefixes.find(|prefix| name.starts_with(prefix)) {
+            Some(prefix) => format!("{}_{}", &prefix[..prefix.len() - 1], &name[prefix.len() - 1..]),
+            None => own,
+        };
+        if own == name || is_name_of_step(&own) {
+            own.push('_');
+        }
+    }
+    while own != name && is_taken(&own) {
+        own.push('_');
+    }
+    own
+}
+
+/// The name that [`name_of_user`] has changed to this one; `None` for a name that stayed.
+pub fn name_by_user(own: &str) -> Option<String> {
+    let restored = own.strip_suffix('_').map(str::to_string);
+    let prefixes = [GRADIENT_PREFIX, COTANGENT_PREFIX, OPTIMIZER_PREFIX, RECEIVED_PREFIX].into_iter();
+    let of_prefix = prefixes.filter_map(|prefix| {
+        let rest = own.strip_prefix(&prefix[..prefix.len() - 1])?.strip_prefix("_.")?;
+        Some(format!("{prefix}{rest}"))
+    });
+    let mut candidates = restored.into_iter().chain(of_prefix);
+    candidates.find(|name| is_name_of_step(name) && name_of_user(name, |_| false) == own)
 }
 
 /// The kind of an input of a step.
@@ -198,6 +253,44 @@ mod tests {
             assert_eq!(found, kind, "{name}");
             assert_eq!(found.to_string(), name);
         }
+    }
+
+    #[test]
+    fn a_name_of_a_user_is_never_one_of_the_step() {
+        for (name, own) in [
+            ("x", "x"),
+            ("steps", "steps"),
+            ("gradual", "gradual"),
+            ("edges.0", "edges.0"),
+            ("edge.weights", "edge.weights"),
+            ("tokens.microscope", "tokens.microscope"),
+            ("seed", "seed_"),
+            ("step", "step_"),
+            ("learning_rate", "learning_rate_"),
+            ("loss", "loss_"),
+            ("grad_norm", "grad_norm_"),
+            ("grad.w", "grad_.w"),
+            ("grad.grad.w", "grad_.grad.w"),
+            ("cotangent.y", "cotangent_.y"),
+            ("optimizer.m.w", "optimizer_.m.w"),
+            ("tokens.micro12", "tokens.micro12_"),
+            ("grad.x.micro0", "grad_.x.micro0_"),
+            ("edge.3", "edge_.3"),
+            ("w#1", "w#1_"),
+        ] {
+            let found = name_of_user(name, |_| false);
+            assert_eq!(found, own);
+            assert!(!is_name_of_step(&found), "{found}");
+            assert_eq!(
+                InputKind::of(&found, &Role::Input, false),
+                InputKind::Batch { name: found.clone(), microbatch: None }
+            );
+            assert_eq!(OutputKind::of(&found, false), OutputKind::Metric(found.clone()));
+            let is_same = name == own || name == "grad.x.micro0";
+            assert_eq!(name_by_user(&found), (!is_same).then(|| name.to_string()), "{name}");
+        }
+        assert_eq!(name_of_user("seed", |name| name == "seed_"), "seed__");
+        assert_eq!(name_of_user("x", |_| true), "x");
     }
 
     #[test]

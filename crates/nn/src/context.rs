@@ -9,7 +9,7 @@ use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_ir::composites::DROPOUT;
 use partita_ir::ops::BinaryKind;
-use partita_ir::port::{SEED, STEP};
+use partita_ir::port::{LOSS, SEED, STEP, is_name_of_step, name_of_user};
 use partita_ir::{Attribute, GraphBuilder, Literal, Location, Role, TensorType, ValueId};
 use partita_kernels::KernelOptions;
 use std::panic;
@@ -113,8 +113,15 @@ impl Context {
     }
 
     /// An input that is fed at every step. Its name is used without the module path. E161 for the
-    /// name of another input or a parameter.
+    /// name of another input or a parameter, or one that a training step gives a meaning to.
     pub fn input(&mut self, name: &str, dtype: DType, shape: &[usize]) -> ValueId {
+        if is_name_of_step(name) {
+            self.builder.reject(name_of_step("an input", name));
+        }
+        self.own_input(name, dtype, shape)
+    }
+
+    fn own_input(&mut self, name: &str, dtype: DType, shape: &[usize]) -> ValueId {
         if name.is_empty() || self.fed.iter().any(|other| other == name) || self.params.contains_key(name) {
             self.builder.reject(self.doubled_input(name));
         }
@@ -337,8 +344,8 @@ impl Context {
         if let Some(seed) = self.step_seed {
             return Ok(seed);
         }
-        let seed = self.input(SEED, DType::U64, &[]);
-        let step = self.input(STEP, DType::I64, &[]);
+        let seed = self.own_input(SEED, DType::U64, &[]);
+        let step = self.own_input(STEP, DType::I64, &[]);
         let combined = self.shared("step_seed", |b| {
             let ty = TensorType::scalar(DType::U64);
             let factor = b.constant(Literal::splat_int(&ty, 0xD134_2543_DE82_EF95));
@@ -354,6 +361,9 @@ impl Context {
     /// an output of another context, E161 for two outputs with one name, and any error that an
     /// earlier call could not return.
     pub fn finish(self, mut outputs: Vec<(String, ValueId)>) -> Result<Model> {
+        if let Some((name, _)) = outputs.iter().find(|(name, _)| name != LOSS && is_name_of_step(name)) {
+            return Err(name_of_step("an output", name));
+        }
         for (name, (value, _, next)) in &self.states {
             outputs.push((name.clone(), next.unwrap_or(*value)));
         }
@@ -378,6 +388,14 @@ impl Context {
         let states = self.states.into_iter().map(|(name, (_, spec, _))| (name, spec)).collect();
         Ok(Model { forward, params, states, ties: self.ties, modules: self.modules })
     }
+}
+
+/// E161 for the name of an input or output that a training step gives a meaning to.
+fn name_of_step(what: &str, name: &str) -> Box<Diagnostic> {
+    Diagnostic::new("E161", format!("`{name}` is the name of {what} that a training step has itself"))
+        .expected("another name: a step has `loss`, `grad_norm`, `learning_rate`, `step`, `seed`, and names like `grad.w`")
+        .found(format!("{what} `{name}`"))
+        .help(format!("call it `{}`", name_of_user(name, |_| false)))
 }
 
 /// E162 unless each dotted part of a name is valid in a module path: plans find modules by path.

@@ -10,8 +10,8 @@ use partita_base::{DType, Diagnostic, Result};
 use partita_ir::ops::UnaryKind;
 use partita_ir::port::{GRADIENT_NORM, LEARNING_RATE, LOSS, SEED, STEP, gradient_name, state_name};
 use partita_ir::{
-    F8, Graph, GraphBuilder, Node, Phase, Role, TensorType, ValueId, autodiff, graph_edit, precision,
-    quantise, remat,
+    F8, Graph, GraphBuilder, InputKind, Node, Phase, Role, TensorType, ValueId, autodiff, graph_edit,
+    precision, quantise, remat,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -239,7 +239,7 @@ pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
     b.path = "optimizer".to_string();
     let wide = accumulation_dtype(b.ty(params[0]).dtype);
     let rate = b.input(LEARNING_RATE, TensorType::scalar(wide), Role::Input);
-    let step = match graph.input_named(STEP) {
+    let step = match scalar_of_step(graph, STEP) {
         Some(step) => step,
         None => b.input(STEP, TensorType::scalar(DType::I64), Role::Input),
     };
@@ -276,7 +276,7 @@ pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
     let mut shared = options.optimizer.shared(&mut b, rate, taken)?;
     shared.abridged = options.abridged;
     if options.stochastic_rounding {
-        let seed = match b.graph().input_named(SEED) {
+        let seed = match scalar_of_step(b.graph(), SEED) {
             Some(seed) => seed,
             None => b.input(SEED, TensorType::scalar(DType::U64), Role::Input),
         };
@@ -372,6 +372,15 @@ fn clip_factor(b: &mut GraphBuilder, norm: ValueId, limit: f64) -> Result<ValueI
     let factor = b.divide(limit, denominator)?;
     let one = b.full_like(norm, 1.0)?;
     b.minimum(factor, one)
+}
+
+/// The input with the name of a scalar of the step; a parameter or state may have the same name.
+fn scalar_of_step(graph: &Graph, name: &str) -> Option<ValueId> {
+    let is_scalar = |&(place, &input): &(usize, &ValueId)| {
+        let (value, is_replaced) = (graph.value(input), graph.aliases.iter().any(|&(old, _)| old == place));
+        value.name == name && InputKind::of(name, &value.role, is_replaced).is_scalar_of_step()
+    };
+    graph.inputs.iter().enumerate().find(is_scalar).map(|(_, &input)| input)
 }
 
 /// The parameters of a graph. E055 if there are none.

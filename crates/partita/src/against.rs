@@ -4,6 +4,7 @@
 use crate::session::{Part, Session, own_outputs, with_loss};
 use crate::signature::Signature;
 use partita_base::{DType, Diagnostic, Result};
+use partita_ir::port::{name_by_user, name_of_user};
 use partita_ir::{InputKind, Literal, TensorType, Value};
 use partita_nn::Model;
 use partita_schedule::feed::{Fed, scalars};
@@ -13,8 +14,8 @@ use partita_schedule::verify::{Report, StepRunner, coarsest, compare};
 impl Session {
     /// Runs the gradients of the step on its mesh for recorded inputs, and compares each recorded output, loss and gradient.
     ///
-    /// `recorded` has tensors by name: inputs, as they are called or as `input.<name>`; perhaps parameters and states, which
-    /// otherwise have their initial values; outputs by name or as `output.<position>`, `loss`, `grad.<parameter>`, and
+    /// `recorded` has tensors by name: inputs, as they are called or as `input.<name>`; perhaps parameters and states, called
+    /// in the same two ways, which otherwise have their initial values; outputs by name or as `output.<position>`, `loss`, `grad.<parameter>`, and
     /// `new.<name>` for a parameter or state after the step. Of a
     /// model without a loss, the gradients are those of the sum of its outputs, each times `cotangent.<output>` where that
     /// is recorded. Also returns the names in `recorded` that belong to nothing, which are not compared.
@@ -25,7 +26,7 @@ impl Session {
     pub fn verify_against(&self, recorded: &Fed, runner: &dyn StepRunner) -> Result<(Report, Vec<String>)> {
         let plain = self.model()?;
         let recorded = &by_own_names(recorded, &plain);
-        let of_input = |name: &str| recorded.get(name).or_else(|| recorded.get(&format!("input.{name}")));
+        let of_input = |name: &str| given(recorded, name);
         let names = self.signature(&plain).inputs;
         let rows = names.iter().find_map(|input| of_input(&input.name)?.ty.shape.first().copied());
         let session = self.clone().with_batch(rows.unwrap_or(self.config().train.batch));
@@ -36,7 +37,8 @@ impl Session {
         let mut tensors = zero_states(&built.step);
         tensors.extend(model.initial(session.config().train.seed));
         for (name, value) in &mut tensors {
-            if let Some(given) = recorded.get(name) {
+            let mut aliases = model.ties.iter().filter(|(_, of)| of == name).map(|(alias, _)| alias.as_str());
+            if let Some(given) = of_input(name).or_else(|| aliases.find_map(of_input)) {
                 *value = typed(given, value, name)?;
             }
         }
@@ -72,11 +74,14 @@ impl Session {
                 continue;
             }
             match actual.get(name) {
-                Some(own) if !tensors.contains_key(name) || name.starts_with("grad.") => {
+                // An output may have the name of an input that is recorded as `input.<name>`.
+                Some(own)
+                    if !tensors.contains_key(name) || recorded.contains_key(&format!("{INPUT}{name}")) =>
+                {
                     expected.insert(name.clone(), typed(value, own, name)?);
                 }
                 Some(_) => {}
-                None if of_known(name, &tensors) => {}
+                None if of_known(name, &tensors, &model) => {}
                 None => unknown.push(name.clone()),
             }
         }
@@ -100,6 +105,11 @@ fn by_own_names(recorded: &Fed, model: &Model) -> Fed {
             return None;
         }
         match name.strip_prefix("output") {
+            // An output that has another name in a step, unless the step has one of its own of this name.
+            None if !name.starts_with("grad.") => {
+                let own = name_of_user(name, |_| false);
+                outputs.iter().find(|output| own != name && **output == own)
+            }
             Some("") => outputs.first().filter(|_| outputs.len() == 1),
             Some(place) => outputs.get(place.strip_prefix('.')?.parse::<usize>().ok()?),
             None => None,
@@ -126,9 +136,23 @@ const AFTER: &str = "new.";
 /// The prefix of the gradient with respect to an output.
 const COTANGENT: &str = "cotangent.";
 
-/// Whether a recorded name is that of an input.
-fn of_known(name: &str, tensors: &Fed) -> bool {
-    tensors.contains_key(name) || name.strip_prefix("input.").is_some_and(|name| tensors.contains_key(name))
+/// The prefix of an input, a parameter or a state in a record.
+const INPUT: &str = "input.";
+
+/// What is recorded for an input, a parameter or a state: as `input.<name>` or by its name, in the step or in the user's
+/// program.
+fn given<'r>(recorded: &'r Fed, name: &str) -> Option<&'r Literal> {
+    let named = |name: &str| recorded.get(&format!("{INPUT}{name}")).or_else(|| recorded.get(name));
+    named(name).or_else(|| named(&name_by_user(name)?))
+}
+
+/// Whether a recorded name is that of an input, a parameter or a state.
+fn of_known(name: &str, tensors: &Fed, model: &Model) -> bool {
+    let is_known = |name: &str| {
+        let is_tied = || model.ties.iter().any(|(alias, _)| alias == name);
+        tensors.contains_key(name) || tensors.contains_key(&name_of_user(name, |_| false)) || is_tied()
+    };
+    is_known(name) || name.strip_prefix(INPUT).is_some_and(is_known)
 }
 
 /// A recorded tensor in the type of the model. E306 for another shape.

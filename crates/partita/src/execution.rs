@@ -8,7 +8,9 @@ use partita_ir::{InputKind, Literal, Target, Value, ValueId};
 use partita_mesh::{BoxMove, Sharding};
 use partita_program::{Edge, LowerOptions, Port, Program, ProgramSet, Stage, Stages, lower_stages};
 use partita_runtime::checkpoint::TensorData;
-use partita_runtime::{BatchTensor, Cpu, MemoryLimit, Runner, RunnerOptions, TensorLayout, TrainLoop};
+use partita_runtime::{
+    BatchTensor, Cpu, MemoryLimit, Runner, RunnerOptions, StateLayout, TensorLayout, TrainLoop,
+};
 use partita_schedule::verify::{Interpreter, StepRunner};
 use partita_schedule::{Built, moves};
 use partita_spmd::{Partitioned, virtual_ranks};
@@ -23,7 +25,20 @@ pub fn train_loop(built: &Built, seed: u64, options: RunnerOptions) -> Result<Tr
     memory.check("lowering the step")?;
     let world = options.world(&set)?;
     let runner = Runner::new(set, world, options)?;
-    let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
+    let Layouts { inputs, outputs, .. } = layouts(built);
+    TrainLoop::new(runner, inputs, outputs, built.pieces.clone(), seed)
+}
+
+/// The layouts of what a built step is fed and keeps, and of what it returns.
+struct Layouts {
+    inputs: Vec<TensorLayout>,
+    /// The kind of each input.
+    kinds: Vec<InputKind>,
+    outputs: Vec<TensorLayout>,
+}
+
+fn layouts(built: &Built) -> Layouts {
+    let (mut inputs, mut kinds, mut outputs) = (Vec::new(), Vec::new(), Vec::new());
     for stage in &built.stages {
         let Partitioned { graph, mesh, .. } = &stage.partitioned;
         let mesh = Arc::new(mesh.clone());
@@ -35,16 +50,28 @@ pub fn train_loop(built: &Built, seed: u64, options: RunnerOptions) -> Result<Tr
             mesh: mesh.clone(),
             ranks: stage.ranks.clone(),
         };
-        inputs.extend(stage.fed().map(|(position, _)| {
-            let value = graph.inputs[position];
-            layout(&graph.value(value).name, value, &stage.partitioned.inputs[position])
-        }));
+        for (position, _) in stage.fed() {
+            let input = graph.inputs[position];
+            let value = graph.value(input);
+            let is_replaced = graph.aliases.iter().any(|&(old, _)| old == position);
+            kinds.push(InputKind::of(&value.name, &value.role, is_replaced));
+            inputs.push(layout(&value.name, input, &stage.partitioned.inputs[position]));
+        }
         outputs.extend(stage.returned().map(|(position, _)| {
             let (value, name) = (graph.outputs[position], &graph.output_names[position]);
             layout(name, value, &stage.partitioned.outputs[position])
         }));
     }
-    TrainLoop::new(runner, inputs, outputs, built.pieces.clone(), seed)
+    Layouts { inputs, kinds, outputs }
+}
+
+/// Where the state of a built step is, whatever runs it.
+///
+/// # Errors
+/// Those of [`StateLayout::new`].
+pub fn state_layout(built: &Built) -> Result<StateLayout> {
+    let Layouts { inputs, kinds, .. } = layouts(built);
+    StateLayout::new(&inputs, &kinds, &built.pieces)
 }
 
 /// The stages and edges of a built step, in the form that lowering takes.

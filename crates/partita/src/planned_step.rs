@@ -2,7 +2,7 @@
 
 use crate::execution;
 use partita_base::Result;
-use partita_ir::{Literal, Pieces};
+use partita_ir::Literal;
 use partita_nn::{Initializer, Model, ParamSpec};
 use partita_runtime::checkpoint::Checkpoint;
 use partita_runtime::{KernelOptions, RunnerOptions, StepReport, TrainLoop};
@@ -27,7 +27,6 @@ use partita_schedule::feed::Fed;
 pub struct PlannedStep {
     /// The loop over programs: their memory, checkpoints, single tensors as they are stored.
     pub train_loop: TrainLoop,
-    pieces: Vec<Pieces>,
     kernel_options: KernelOptions,
 }
 
@@ -50,7 +49,7 @@ impl PlannedStep {
     pub fn uninitialized(built: &Built, seed: u64, options: RunnerOptions) -> Result<PlannedStep> {
         let kernel_options = options.cpu.kernel_options;
         let train_loop = execution::train_loop(built, seed, options)?;
-        Ok(PlannedStep { train_loop, pieces: built.pieces.clone(), kernel_options })
+        Ok(PlannedStep { train_loop, kernel_options })
     }
 
     /// Gives every parameter and state of the model its initial value for this seed.
@@ -65,21 +64,9 @@ impl PlannedStep {
     /// Draws a parameter where its shards live.
     fn start_parameter(&mut self, name: &str, spec: &ParamSpec, initializer: &Initializer) -> Result<()> {
         let ParamSpec { ty, .. } = spec;
-        let Some(pieces) = self.pieces.iter().find(|pieces| pieces.name == name) else {
-            return self.train_loop.fill_tensor(name, ty.dtype, &ty.shape, |offset, extent, targets| {
-                initializer.fill(spec, offset, extent, targets);
-            });
-        };
-        for (piece, start, limit) in &pieces.limits {
-            let mut shape = ty.shape.clone();
-            shape[pieces.dim] = limit - start;
-            self.train_loop.fill_tensor(piece, ty.dtype, &shape, |offset, extent, targets| {
-                let mut offset = offset.to_vec();
-                offset[pieces.dim] += start;
-                initializer.fill(spec, &offset, extent, targets);
-            })?;
-        }
-        Ok(())
+        self.train_loop.fill_state_tensor(name, ty.dtype, &ty.shape, |offset, extent, targets| {
+            initializer.fill(spec, offset, extent, targets);
+        })
     }
 
     /// One step on a global batch by input name; scalars of the step (`learning_rate`, `step`, `seed`) are fed by it.
@@ -98,27 +85,19 @@ impl PlannedStep {
         Ok(execution::literal(&self.train_loop.output(name)?))
     }
 
-    /// The global value of a parameter, joined if it is stored in pieces.
+    /// The global value of a parameter or state, joined if it is stored in pieces.
     ///
     /// # Errors
     /// E414 for an unknown name.
     pub fn parameter(&self, name: &str) -> Result<Literal> {
-        let stored = |name: &str| Ok(execution::literal(&self.train_loop.tensor(name)?));
-        match self.pieces.iter().find(|pieces| pieces.name == name) {
-            None => stored(name),
-            Some(pieces) => {
-                let parts =
-                    pieces.limits.iter().map(|(part, ..)| stored(part)).collect::<Result<Vec<_>>>()?;
-                Ok(pieces.join(&parts))
-            }
-        }
+        Ok(execution::literal(&self.train_loop.state_tensor(name)?))
     }
 
-    /// The names of the parameters as they are stored: a parameter in pieces has one name for each.
+    /// The global names of the parameters, and of states that are none of the optimizer's.
     pub fn parameters(&self) -> Vec<String> {
         let is_state = |name: &str| partita_ir::port::state_of(name).is_some();
-        let names = self.train_loop.state_names();
-        names.into_iter().filter(|name| !is_state(name)).map(str::to_string).collect()
+        let names = self.train_loop.state().names();
+        names.filter(|name| !is_state(name)).map(str::to_string).collect()
     }
 
     /// Takes the tensors of a checkpoint that this step has, and ignores the others: a forward pass has no optimizer.
@@ -132,19 +111,11 @@ impl PlannedStep {
         self.train_loop.restore(&Checkpoint { tensors, ..Checkpoint::default() })
     }
 
-    /// Sets a parameter by its global name, in pieces where it is stored so.
+    /// Sets a parameter or state by its global name, in pieces where it is stored so.
     ///
     /// # Errors
-    /// What [`TrainLoop::set_tensor`] says.
+    /// What [`TrainLoop::set_state_tensor`] says.
     pub fn set_parameter(&mut self, name: &str, value: &Literal) -> Result<()> {
-        match self.pieces.iter().find(|p| p.name == name) {
-            None => self.train_loop.set_tensor(name, &execution::tensor_data(value)),
-            Some(piece) => {
-                for (part, literal) in piece.split(value) {
-                    self.train_loop.set_tensor(&part, &execution::tensor_data(&literal))?;
-                }
-                Ok(())
-            }
-        }
+        self.train_loop.set_state_tensor(name, &execution::tensor_data(value))
     }
 }

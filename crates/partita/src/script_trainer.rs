@@ -4,17 +4,18 @@
 //! these states, which are those of any other engine, so that a run continues on any of them.
 
 use crate::engine::Engine;
+use crate::execution::state_layout;
 use crate::feeds::Feed;
 use crate::run_files::{Saved, beside, folder, metadata};
-use crate::session::Session;
+use crate::session::{Part, Session};
 use crate::torch;
 use crate::trainer::{Finished, Observer, StepDone};
 use crate::validator::Validator;
 use crate::xla::{self, Form};
 use partita_base::{Diagnostic, Result};
-use partita_nn::Model;
 use partita_runtime::StepReport;
 use partita_runtime::checkpoint::{Checkpoint, FileStorage, RunFolder, import_weights};
+use partita_schedule::Built;
 use serde::Deserialize;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
@@ -35,7 +36,8 @@ pub fn python() -> String {
 pub struct ScriptTrainer {
     engine: Engine,
     session: Session,
-    model: Model,
+    /// The step of validations, if there are any, which takes the state that the runner saves.
+    validation: Option<Built>,
     feed: Arc<dyn Feed>,
     /// The folder of the checkpoints; `None` in a process that does not write them.
     folder: Option<RunFolder>,
@@ -108,7 +110,7 @@ impl ScriptTrainer {
     /// Exports the step of a session with its state, initial or resumed, and with the batches of its steps.
     ///
     /// # Errors
-    /// Those of [`xla::export`] and [`torch::export`]; E315 for a folder of checkpoints that cannot be written, E061 without
+    /// Those of [`xla::export`] and [`torch::export`]; E432 if a validation could not take the state; E315 for a folder of checkpoints that cannot be written, E061 without
     /// a Python with the packages of the engine, and for an exchange folder that cannot be written.
     pub fn new(session: &Session, engine: Engine, resumed: Option<&Saved>) -> Result<ScriptTrainer> {
         check_packages(engine)?;
@@ -120,9 +122,25 @@ impl ScriptTrainer {
         let path = std::env::temp_dir().join(format!("partita-{}-{}", engine.name(), std::process::id()));
         let exchange = Exchange(path.clone());
         std::fs::create_dir(&path).map_err(|error| failed("its folder cannot be made", error.to_string()))?;
-        match engine {
-            Engine::Torch => torch::export(session, resumed)?.write(&path)?,
-            _ => xla::export(session, Form::Uniform, resumed)?.write(&path)?,
+        let layout = match engine {
+            Engine::Torch => {
+                let step = torch::export(session, resumed)?;
+                step.write(&path)?;
+                step.layout
+            }
+            _ => {
+                let step = xla::export(session, Form::Uniform, resumed)?;
+                step.write(&path)?;
+                step.layout
+            }
+        };
+        let alone = session.clone().in_this_process();
+        let validation = match session.config().train.validate_batches > 0 && feed.validation_batches() > 0 {
+            true => Some(alone.build_part(&model, &alone.plan(&model)?, Part::Loss)?),
+            false => None,
+        };
+        if let Some(built) = &validation {
+            layout.gives(&state_layout(built)?)?;
         }
         let (first, first_batch) = match resumed {
             Some(saved) => (saved.step(), feed.resume(saved.opened().meta())?),
@@ -132,7 +150,7 @@ impl ScriptTrainer {
             engine,
             folder: is_first.then(|| folder(session.config(), resumed)).transpose()?,
             session: session.clone(),
-            model,
+            validation,
             feed,
             exchange,
             first,
@@ -248,10 +266,8 @@ impl ScriptTrainer {
         let config = self.session.config();
         let meta = metadata(config, self.feed.as_ref(), self.first_batch + (step - self.first));
         let checkpoint = Checkpoint { tensors, step, meta, beside: beside(config) };
-        if step == total && config.train.validate_batches > 0 && self.feed.validation_batches() > 0 {
-            let plan = self.session.plan(&self.model)?;
-            let alone = self.session.clone().in_this_process();
-            let mut validator = Validator::new(&alone, &self.model, &plan)?;
+        if let Some(built) = self.validation.as_ref().filter(|_| step == total) {
+            let mut validator = Validator::of(&self.session.clone().in_this_process(), built)?;
             validator.restore(&checkpoint)?;
             let batches = config.train.validate_batches;
             self.state.validation_loss = validator.loss(self.feed.as_ref(), batches, &|| Ok(false))?;

@@ -4,7 +4,7 @@
 //! The runner is a script, `run.py`. Beside it lie the models and the package that applies plans to modules, which is that
 //! of `partita.torch`: a plan means the same from Rust, from Python and from an exported folder.
 
-use crate::execution::tensor_data;
+use crate::execution::{state_layout, tensor_data};
 use crate::run_files::Saved;
 use crate::session::Session;
 use indexmap::IndexMap;
@@ -12,6 +12,7 @@ use partita_base::{DType, Diagnostic, Result};
 use partita_ir::Phase;
 use partita_nn::Optimizer;
 use partita_pipeline::block_of;
+use partita_runtime::StateLayout;
 use partita_runtime::checkpoint::{TensorData, export_weights};
 use partita_schedule::Built;
 use serde::Serialize;
@@ -116,6 +117,8 @@ pub struct TorchStep {
     pub state: IndexMap<String, TensorData>,
     /// The batches of the steps that are left: `<step>/<name>`.
     pub feeds: IndexMap<String, TensorData>,
+    /// The state that its runner saves.
+    pub layout: StateLayout,
 }
 
 impl TorchStep {
@@ -258,7 +261,7 @@ pub fn export(session: &Session, from: Option<&Saved>) -> Result<TorchStep> {
         learning_rates: (1..=config.train.steps).map(|step| config.schedule.at(step)).collect(),
     };
     let feeds = crate::feeds::batches(feed.as_ref(), first..config.train.steps, first_batch)?;
-    Ok(TorchStep { manifest, state, feeds })
+    Ok(TorchStep { manifest, state, feeds, layout: state_layout(&built)? })
 }
 
 /// The lines of the plan, with one for each end of a stage that was chosen by work.

@@ -235,7 +235,9 @@ impl Trainer {
     /// What building and lowering refuse.
     pub fn prepare_validation(&mut self) -> Result<()> {
         if self.validator.is_none() {
-            self.validator = Some(Validator::new(&self.session, &self.model, &self.plan)?);
+            let validator = Validator::new(&self.session, &self.model, &self.plan)?;
+            validator.takes_from(&self.step)?;
+            self.validator = Some(validator);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use crate::session::{Part, Session};
 use partita_base::Result;
 use partita_nn::Model;
 use partita_runtime::checkpoint::Checkpoint;
-use partita_schedule::Plan;
+use partita_schedule::{Built, Plan};
 
 /// A forward pass with a loss, in memory.
 pub struct Validator {
@@ -20,16 +20,33 @@ impl Validator {
     /// # Errors
     /// What building and lowering refuse.
     pub fn new(session: &Session, model: &Model, plan: &Plan) -> Result<Validator> {
-        Ok(Validator { step: session.prepare(&session.build_part(model, plan, Part::Loss)?)? })
+        Validator::of(session, &session.build_part(model, plan, Part::Loss)?)
     }
 
-    /// Takes the parameters of a step of the same model under the same plan.
+    /// Of a step that was built before, [`Part::Loss`]; parameters are zeros.
+    ///
+    /// # Errors
+    /// What lowering refuses.
+    pub fn of(session: &Session, built: &Built) -> Result<Validator> {
+        Ok(Validator { step: session.prepare(built)? })
+    }
+
+    /// That [`Validator::copy_from`] can take the parameters of this step: to be asked before its first step.
+    ///
+    /// # Errors
+    /// E432 for a step without one of the parameters.
+    pub fn takes_from(&self, step: &PlannedStep) -> Result<()> {
+        step.train_loop.state().gives(self.step.train_loop.state())
+    }
+
+    /// Takes the parameters of a step of the same model, in whichever parts the two keep them.
     ///
     /// # Errors
     /// E414 and E415 for a step of another model.
     pub fn copy_from(&mut self, step: &PlannedStep) -> Result<()> {
-        for name in self.step.parameters() {
-            self.step.train_loop.set_tensor(&name, &step.train_loop.tensor(&name)?)?;
+        let names: Vec<String> = self.step.train_loop.state().names().map(str::to_string).collect();
+        for name in names {
+            self.step.train_loop.set_state_tensor(&name, &step.train_loop.state_tensor(&name)?)?;
         }
         Ok(())
     }

@@ -7,18 +7,19 @@
 
 mod pieces;
 
-use crate::execution::{literal, tensor_data};
+use crate::execution::{literal, state_layout, tensor_data};
 use crate::layouts::with_layouts;
 use crate::run_files::Saved;
 use crate::session::Session;
 use indexmap::IndexMap;
-use partita_base::{Diagnostic, Result};
+use partita_base::{DType, Diagnostic, Result};
 use partita_ir::text::{PrintOptions, Ranks, print_with};
 use partita_ir::{
     Annotation, Graph, InputKind, Literal, OutputKind, Pieces, TensorType, ValueId, graph_edit,
 };
 use partita_mesh::Sharding;
 use partita_pipeline::Source;
+use partita_runtime::StateLayout;
 use partita_runtime::checkpoint::{self, Checkpoint, TensorData, export_weights};
 use partita_schedule::{Built, Stage};
 use partita_spmd::{Partitioned, uniform};
@@ -136,6 +137,8 @@ pub struct XlaStep {
     pub state: IndexMap<String, TensorData>,
     /// The batches of the steps that are left: `<step>/<name>`.
     pub feeds: IndexMap<String, TensorData>,
+    /// The state that its runner saves.
+    pub layout: StateLayout,
 }
 
 impl XlaStep {
@@ -167,12 +170,15 @@ impl XlaStep {
 ///
 /// # Errors
 /// E276 for a step with several pipeline stages in the global form, E275 for shards that pads cannot make equal, E304 and
-/// E314 for a checkpoint of other data or of another model, and what building refuses.
+/// E314 for a checkpoint of other data or of another model, E432 for a state that could not be saved and read back, and what
+/// building refuses.
 pub fn export(session: &Session, form: Form, from: Option<&Saved>) -> Result<XlaStep> {
     let model = session.model()?;
     let feed = session.feed(&model)?;
     let built = session.build_model(&model)?;
     let (mut manifest, modules) = program(&built, form)?;
+    let layout = state_layout(&built)?;
+    layout.is_kept_as(&saved_types(&manifest.modules, &manifest.pieces))?;
     let config = session.config();
     let at = |error: Box<Diagnostic>| match from {
         Some(saved) => error.at(saved.path.display().to_string()),
@@ -201,7 +207,7 @@ pub fn export(session: &Session, form: Form, from: Option<&Saved>) -> Result<Xla
     manifest.seed = config.train.seed;
     manifest.first = first;
     manifest.learning_rates = (1..=config.train.steps).map(|step| config.schedule.at(step)).collect();
-    Ok(XlaStep { manifest, modules, state, feeds })
+    Ok(XlaStep { manifest, modules, state, feeds, layout })
 }
 
 /// A built step of any origin: what a runner has to know, without steps to take, and the texts of the modules by file.
@@ -326,6 +332,31 @@ fn modules(built: &Built, graphs: &[Graph], form: Form) -> Result<(Vec<Module>, 
     Ok((modules, files))
 }
 
+/// The parameters and states that modules keep.
+fn kept_inputs(modules: &[Module]) -> IndexMap<&String, &Tensor> {
+    let inputs = modules.iter().flat_map(|module| &module.inputs);
+    inputs
+        .filter(|input| matches!(input.kind, "parameter" | "state"))
+        .map(|input| (&input.name, input))
+        .collect()
+}
+
+/// The global tensors that a runner of these modules saves, and that it reads from a checkpoint.
+fn saved_types(modules: &[Module], parts: &[Part]) -> Vec<(String, DType, Vec<usize>)> {
+    let mut saved = IndexMap::new();
+    for input in kept_inputs(modules).values() {
+        let dtype = DType::from_mlir_name(&input.dtype).expect("a type of the module");
+        let (mut name, mut shape) = (&input.name, input.shape.clone());
+        if let Some(part) = parts.iter().find(|part| part.part == *name) {
+            let all = parts.iter().filter(|other| other.whole == part.whole);
+            shape[part.dim] = all.map(|other| other.window[1]).max().unwrap_or(0);
+            name = &part.whole;
+        }
+        saved.insert(name.clone(), (dtype, shape));
+    }
+    saved.into_iter().map(|(name, (dtype, shape))| (name, dtype, shape)).collect()
+}
+
 /// The parameters and states of the modules from a checkpoint, whole ones divided into the parts that the modules keep.
 fn saved_state(
     checkpoint: &Checkpoint,
@@ -333,24 +364,8 @@ fn saved_state(
     parts: &[Part],
 ) -> Result<IndexMap<String, TensorData>> {
     let part_of = |name: &str| parts.iter().find(|part| part.part == name);
-    let inputs = modules.iter().flat_map(|module| &module.inputs);
-    let kept: IndexMap<&String, &Tensor> = inputs
-        .filter(|input| matches!(input.kind, "parameter" | "state"))
-        .map(|input| (&input.name, input))
-        .collect();
-    let mut wanted = IndexMap::new();
-    for input in kept.values() {
-        let dtype = partita_base::DType::from_mlir_name(&input.dtype).expect("a type of the module");
-        let (mut name, mut shape) = (&input.name, input.shape.clone());
-        if let Some(part) = part_of(name) {
-            let all = parts.iter().filter(|other| other.whole == part.whole);
-            shape[part.dim] = all.map(|other| other.window[1]).max().unwrap_or(0);
-            name = &part.whole;
-        }
-        wanted.insert(name.clone(), (dtype, shape));
-    }
-    let wanted: Vec<_> = wanted.into_iter().map(|(name, (dtype, shape))| (name, dtype, shape)).collect();
-    checkpoint::compare(&wanted, checkpoint)?;
+    let kept = kept_inputs(modules);
+    checkpoint::compare(&saved_types(modules, parts), checkpoint)?;
     let value = |input: &Tensor| {
         let Some(part) = part_of(&input.name) else { return checkpoint.tensors[&input.name].clone() };
         let [start, limit] = part.window;
@@ -487,16 +502,23 @@ fn kind_of_output(kind: &OutputKind) -> &'static str {
 fn parts(built: &Built, graphs: &[Graph]) -> Vec<Part> {
     let mut parts = Vec::new();
     // What another stage receives is no part of the state.
-    let own = |(stage, graph): (&Stage, &Graph)| -> Vec<String> {
-        stage.fed().map(|(position, _)| graph.value(graph.inputs[position]).name.clone()).collect()
+    let own = |(stage, graph): (&Stage, &Graph)| -> Vec<(String, Vec<usize>)> {
+        let inputs = stage.fed().map(|(position, _)| (position, graph.value(graph.inputs[position])));
+        let whole = &stage.partitioned.graph;
+        inputs
+            .map(|(position, value)| (value.name.clone(), whole.ty(whole.inputs[position]).shape.clone()))
+            .collect()
     };
-    for name in &built.stages.iter().zip(graphs).flat_map(own).collect::<Vec<_>>() {
+    for (name, shape) in &built.stages.iter().zip(graphs).flat_map(own).collect::<Vec<_>>() {
         let (prefix, parameter) = match partita_ir::port::state_of(name) {
             Some((slot, parameter)) => (partita_ir::port::state_name(slot, ""), parameter),
             None => (String::new(), name.as_str()),
         };
         for pieces in &built.pieces {
-            if let Some((_, start, limit)) = pieces.limits.iter().find(|(part, ..)| part == parameter) {
+            // A state of another shape than its parameter is no part of one.
+            if let Some((_, start, limit)) = pieces.limits.iter().find(|(part, ..)| part == parameter)
+                && shape.get(pieces.dim) == Some(&(limit - start))
+            {
                 parts.push(Part {
                     whole: format!("{prefix}{}", pieces.name),
                     part: name.clone(),

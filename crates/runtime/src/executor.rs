@@ -7,10 +7,12 @@
 //! transport or another worker reports a change. Worker 0 is the calling thread; the others wait
 //! for the next step. A waiting thread spins for a while if each thread has a core, and then
 //! sleeps. When a rank fails for any reason, the first diagnostic is kept, the transport is failed,
-//! and all ranks end.
+//! and all ranks end. After a step whose numbers were not finite, the next step begins on a new
+//! world; every other failure is final.
 
 mod cores;
 mod lent;
+mod pause;
 mod rank;
 mod recorder;
 mod team;
@@ -26,7 +28,7 @@ use std::time::Duration;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_comm::{Processes, World};
 use partita_ir::TensorType;
-use partita_program::{Action, BufferId, CollectiveMatmul, Event, Port, Program, ProgramSet};
+use partita_program::{BufferId, CollectiveMatmul, Event, Port, Program, ProgramSet};
 
 use crate::collectives::collective_specs;
 use crate::cpu::{Cpu, SlowOp};
@@ -161,6 +163,8 @@ pub enum Fault {
 /// Runs a program set, one step at a time. State stays in the ranks' arenas between steps.
 pub struct Runner {
     shared: Arc<Shared>,
+    /// The world of the current step, as the workers have it.
+    world: Arc<World>,
     threads: Vec<JoinHandle<()>>,
     /// The events of the last step.
     events: Vec<Event>,
@@ -196,6 +200,7 @@ impl Runner {
         let rank = |program| Rank::new(&set, program, &options, places, awake).map(Mutex::new);
         let ranks = programs.iter().map(rank).collect::<Result<Vec<Mutex<Rank>>>>()?;
         let teams: Vec<Arc<Team>> = ranks.iter().map(|rank| lock(rank).team.clone()).collect();
+        let world = Arc::new(world);
         let shared = Arc::new(Shared {
             ranks,
             teams,
@@ -211,12 +216,13 @@ impl Runner {
             control: Control::default(),
             failure: Mutex::new(None),
             set,
-            world,
+            world: Mutex::new(world.clone()),
             programs,
         });
         // From here on a runner, so that the threads end if one of them cannot be started.
         let nanos = vec![Vec::new(); shared.programs.len()];
-        let mut runner = Runner { shared, threads: Vec::new(), events: Vec::new(), nanos, is_paused: false };
+        let (threads, events) = (Vec::new(), Vec::new());
+        let mut runner = Runner { shared, world, threads, events, nanos, is_paused: false };
         runner.record(options.record);
         for worker in 1..workers {
             let shared = runner.shared.clone();
@@ -235,61 +241,43 @@ impl Runner {
         Ok(())
     }
 
-    /// Runs the forward pass of a step with cotangents ([`Program::pauses`]) on the local ranks; [`Runner::step`] then
-    /// runs the rest of the step. Inputs other than cotangents must have been written before, and after [`Runner::give_up`]
-    /// if the step before did not go on after its pause.
-    ///
-    /// # Errors
-    /// E428 if the step has no pause; otherwise as [`Runner::step`].
-    pub fn forward(&mut self) -> Result<()> {
-        self.pauses()?;
-        self.give_up()?;
-        self.is_paused = true;
-        self.advance(true)
-    }
-
-    /// E428 if the step has no pause.
-    pub fn pauses(&self) -> Result<()> {
-        if self.shared.set.programs.iter().all(|program| !program.pauses.is_empty()) {
-            return Ok(());
-        }
-        Err(Diagnostic::new("E428", "the step does not pause after its forward pass")
-            .expected("a step of one microbatch with an input `cotangent.<output>`")
-            .help("run the whole step"))
-    }
-
-    /// Gives up a step that paused after its forward pass; does nothing otherwise. If collectives are in progress, the
-    /// rest of the step runs, so that they end.
-    ///
-    /// # Errors
-    /// As [`Runner::step`].
-    pub fn give_up(&mut self) -> Result<()> {
-        let is_paused = std::mem::take(&mut self.is_paused);
-        if is_paused && self.shared.programs.iter().any(is_in_flight_at_pause) {
-            self.advance(false)?;
-        }
-        Ok(())
-    }
-
     /// Runs one step on the local ranks, together with those of other processes, or the rest of a
     /// step that paused. Inputs must have been written before.
     ///
     /// # Errors
     /// E410 if a rank panicked, E411 if a kernel rejected its data, E412 if a checked output is not
     /// finite, E413 if ranks make no progress, E418 if a rank of another process failed, E427 if it
-    /// was [interrupted](Runner::interrupter). The runner
-    /// is unusable afterwards: later steps return the same error.
+    /// was [interrupted](Runner::interrupter).
+    ///
+    /// After E412 the next step runs as if the refused one had not been tried, if the programs were lowered with a guard;
+    /// its inputs must be written again. After any other error the runner is unusable: later steps return that error.
     pub fn step(&mut self) -> Result<()> {
         self.is_paused = false;
         self.advance(false)
     }
 
+    /// Prepares the step after one that was refused. Every process of the world does so at the same point of the run:
+    /// each of them refused the step, for all ranks check the same numbers before anything is replaced.
+    fn recover(&mut self) -> Result<()> {
+        match self.shared.failed() {
+            Err(failure) if failure.code == DIVERGED => {
+                let Some(world) = self.world.renewed()?.map(Arc::new) else { return Err(failure) };
+                self.shared.restart(world.clone())?;
+                self.world = world;
+                self.is_paused = false;
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
     fn advance(&mut self, to_pause: bool) -> Result<()> {
+        self.recover()?;
         let outcome = self.shared.step(to_pause);
         if self.shared.recorder.is_on() {
             self.events = self.shared.recorder.take();
             for event in &self.events {
-                if let Some(local) = self.shared.world.position(event.rank) {
+                if let Some(local) = self.world.position(event.rank) {
                     self.nanos[local][event.instruction] += event.nanos();
                 }
             }
@@ -336,18 +324,18 @@ impl Runner {
 
     /// The world: which ranks are local, and the control channel to the processes of the others.
     pub fn world(&self) -> &World {
-        &self.shared.world
+        &self.world
     }
 
     /// The ranks that this runner runs, ascending. Methods that take a rank return E446 for another
     /// one.
     pub fn local_ranks(&self) -> &[usize] {
-        self.shared.world.local_ranks()
+        self.world.local_ranks()
     }
 
     /// The number of ranks, over all processes.
     pub fn rank_count(&self) -> usize {
-        self.shared.world.rank_count()
+        self.world.rank_count()
     }
 
     /// The number of threads: those that run ranks, the calling one included, and those that only
@@ -510,7 +498,7 @@ impl Runner {
     /// process runs it.
     fn position(&self, rank: usize) -> Result<usize> {
         self.class(rank)?;
-        self.shared.world.position(rank).ok_or_else(|| {
+        self.world.position(rank).ok_or_else(|| {
             Diagnostic::new("E446", format!("another process runs rank {rank}"))
                 .expected(format!("one of the ranks of this process: {:?}", self.local_ranks()))
                 .help("read it in that process, or gather over the world")
@@ -527,13 +515,6 @@ impl Runner {
             }
         }
     }
-}
-
-/// Whether a collective is in progress where a program pauses.
-fn is_in_flight_at_pause(program: &Program) -> bool {
-    let before = &program.instructions[..program.pauses.first().copied().unwrap_or(0)];
-    let count = |is: fn(&Action) -> bool| before.iter().filter(|instruction| is(&instruction.action)).count();
-    count(|action| matches!(action, Action::Start(_))) > count(|action| matches!(action, Action::Wait(_)))
 }
 
 /// E445 unless the world has the ranks and the collectives of the programs.

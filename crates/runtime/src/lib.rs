@@ -25,4 +25,4 @@ pub use executor::{
 pub use memory::{Machine, MemoryLimit};
 pub use partita_comm::{HostProcesses, PROCESS_ENDED, Patience, Processes, World};
 pub use partita_kernels::{KernelChoice, KernelOptions};
-pub use train::{BatchTensor, Scaling, StepReport, TensorLayout, TrainLoop};
+pub use train::{BatchTensor, Scaling, StateLayout, StepReport, TensorLayout, TrainLoop};

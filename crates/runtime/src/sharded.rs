@@ -156,38 +156,6 @@ pub fn gather<E>(
     Ok(global)
 }
 
-/// A part of a full tensor: elements `start..limit` along `dim` of `shape`.
-pub(crate) struct Piece<'a> {
-    pub shape: &'a [usize],
-    pub dim: usize,
-    pub start: usize,
-    pub limit: usize,
-}
-
-impl Piece<'_> {
-    fn boxes(&self, copy: impl FnOnce(&[usize], Window, Window)) {
-        let mut extents = self.shape.to_vec();
-        extents[self.dim] = self.limit - self.start;
-        let (zero, mut offset) = (vec![0; extents.len()], vec![0; extents.len()]);
-        offset[self.dim] = self.start;
-        copy(
-            &extents,
-            Window { shape: self.shape, start: &offset },
-            Window { shape: &extents, start: &zero },
-        );
-    }
-
-    /// Copies the part out of the full tensor. `size`: bytes of an element.
-    pub fn take(&self, size: usize, whole: &[u8], piece: &mut [u8]) {
-        self.boxes(|extents, outer, inner| copy_box(size, extents, (whole, outer), (piece, inner)));
-    }
-
-    /// Copies the part into the full tensor.
-    pub fn put(&self, size: usize, piece: &[u8], whole: &mut [u8]) {
-        self.boxes(|extents, outer, inner| copy_box(size, extents, (piece, inner), (whole, outer)));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,8 +5,11 @@
 //! has several processes, each has its own loop, and all call the same methods in the same order: a
 //! method writes to the local ranks, and reads from others over the control channel.
 
+mod causes;
+mod layout;
 mod lent;
 mod outputs;
+mod report;
 mod state;
 
 use std::sync::Arc;
@@ -14,7 +17,7 @@ use std::time::Instant;
 
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
-use partita_ir::port::{LOSS_SCALE, SKIPPED_STEPS, TOKENS};
+use partita_ir::port::TOKENS;
 use partita_ir::{InputKind, OutputKind, Pieces, Role};
 use partita_kernels::Scalar;
 use partita_mesh::{Mesh, Sharding};
@@ -23,6 +26,8 @@ use partita_program::Program;
 use crate::checkpoint::TensorData;
 use crate::executor::Runner;
 use crate::sharded;
+pub use layout::StateLayout;
+pub use report::{Scaling, StepReport};
 
 /// A global tensor and its layout. A name may occur several times, once per mesh that has a copy.
 #[derive(Clone, Debug)]
@@ -42,6 +47,16 @@ pub struct TensorLayout {
 }
 
 impl TensorLayout {
+    /// E415 unless a tensor has the element type of the layout.
+    fn expect_type(&self, dtype: DType) -> Result<()> {
+        if self.dtype == dtype {
+            return Ok(());
+        }
+        Err(Diagnostic::new("E415", format!("input `{}` has another element type", self.name))
+            .expected(self.dtype.to_string())
+            .found(dtype.to_string()))
+    }
+
     /// E415 unless a tensor's shape and size are those of the layout.
     fn expect(&self, shape: &[usize], bytes: usize) -> Result<()> {
         let expected = self.shape.iter().product::<usize>() * self.dtype.size_bytes();
@@ -65,35 +80,6 @@ pub struct BatchTensor<'a> {
     pub shape: &'a [usize],
     /// Dense elements of the input's type.
     pub bytes: &'a [u8],
-}
-
-/// The results of one step.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct StepReport {
-    /// The step, counted from 1.
-    pub step: u64,
-    /// The loss.
-    pub loss: f64,
-    /// The norm of the gradients, if it is an output.
-    pub grad_norm: Option<f64>,
-    /// The scaling of the loss, if it is scaled.
-    pub scaling: Option<Scaling>,
-    /// Elements of the batch's integer tensor `tokens` (or else rows of its first tensor) per second of this
-    /// step.
-    pub tokens_per_s: f64,
-    /// Planned bytes of the largest arena of all ranks.
-    pub peak_bytes_planned: usize,
-    /// Bytes used so far of the most used arena of this process.
-    pub peak_bytes_used: usize,
-}
-
-/// The state of loss scaling after a step.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Scaling {
-    /// The factor of the loss in the next step.
-    pub scale: f64,
-    /// Steps so far that changed no parameter because gradients were not finite.
-    pub skipped: u64,
 }
 
 /// A required tensor of every batch.
@@ -126,6 +112,7 @@ pub struct TrainLoop {
     batch: Vec<BatchInput>,
     outputs: Vec<TensorLayout>,
     pieces: Vec<Pieces>,
+    state: StateLayout,
     /// Random seed, fed as the input `seed` if there is one.
     pub seed: u64,
     step: u64,
@@ -135,11 +122,12 @@ pub struct TrainLoop {
 
 impl TrainLoop {
     /// A loop over a runner with these layouts of inputs and outputs. Parameters and state are
-    /// zeros until [`TrainLoop::set_tensor`] or [`TrainLoop::restore`].
+    /// zeros until [`TrainLoop::set_tensor`] or [`TrainLoop::restore`]. That the state can be saved and
+    /// read back is certain from here on: see [`StateLayout`].
     ///
     /// # Errors
     /// E414 for a layout of an input that its ranks do not have, E415 if a rank's shard has another
-    /// shape than the layout says.
+    /// shape than the layout says; those of [`StateLayout::new`].
     pub fn new(
         runner: Runner,
         inputs: Vec<TensorLayout>,
@@ -164,6 +152,7 @@ impl TrainLoop {
                 }
             }
         }
+        let state = StateLayout::new(&inputs, &kinds, &pieces)?;
         let mut train = TrainLoop {
             runner,
             inputs,
@@ -171,6 +160,7 @@ impl TrainLoop {
             batch: Vec::new(),
             outputs,
             pieces,
+            state,
             seed,
             step: 0,
             is_fed: false,
@@ -230,11 +220,12 @@ impl TrainLoop {
     /// Runs one step on a global batch: [`TrainLoop::feed`], then [`TrainLoop::run`].
     ///
     /// # Errors
-    /// As for these two.
+    /// As for these two; E412 says whether the batch itself is not finite. The loop is then as before the call: the next
+    /// step has the same number and the same random numbers, and changes what it would have changed.
     pub fn step(&mut self, batch: &[BatchTensor<'_>], learning_rate: f64) -> Result<StepReport> {
         let begin = Instant::now();
         self.feed(batch, learning_rate)?;
-        let (loss, grad_norm) = self.run()?;
+        let (loss, grad_norm) = self.run().map_err(|error| causes::told(error, batch))?;
         let is_tokens = |t: &&BatchTensor<'_>| t.name == TOKENS;
         let rows = batch.first().and_then(|t| t.shape.first().copied());
         let planned = self.runner.program_set().programs.iter();
@@ -316,17 +307,6 @@ impl TrainLoop {
                 .help("the step graph must name its loss `loss`")
         })?;
         Ok((loss, self.number(OutputKind::GradientNorm)?))
-    }
-
-    /// The state of loss scaling; `None` if the step does not scale its loss.
-    fn scaling(&self) -> Result<Option<Scaling>> {
-        if !self.inputs.iter().any(|layout| layout.name == LOSS_SCALE) {
-            return Ok(None);
-        }
-        let (scale, skipped) = (self.tensor(LOSS_SCALE)?, self.tensor(SKIPPED_STEPS)?);
-        let read = |bytes: &[u8]| bytes.try_into().map(f32::from_le_bytes).unwrap_or(f32::NAN);
-        let count = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes).unwrap_or(0);
-        Ok(Some(Scaling { scale: f64::from(read(&scale.bytes)), skipped: count(&skipped.bytes) }))
     }
 
     fn batch_input(&self, name: &str) -> Option<&BatchInput> {
@@ -493,11 +473,7 @@ impl TrainLoop {
     fn places(&self, name: &str, dtype: DType) -> Result<Vec<usize>> {
         let places = self.inputs_named(name);
         let Some(&first) = places.first() else { return Err(self.unknown_input(name)) };
-        if self.inputs[first].dtype != dtype {
-            return Err(Diagnostic::new("E415", format!("input `{name}` has another element type"))
-                .expected(self.inputs[first].dtype.to_string())
-                .found(dtype.to_string()));
-        }
+        self.inputs[first].expect_type(dtype)?;
         Ok(places)
     }
 
@@ -575,14 +551,16 @@ fn collect(
     layout: &TensorLayout,
     mut local: impl FnMut(usize) -> Result<Option<Vec<u8>>>,
 ) -> Result<Option<TensorData>> {
-    let TensorLayout { name, dtype, shape, sharding, mesh, ranks } = layout;
+    let TensorLayout { dtype, shape, sharding, mesh, ranks, .. } = layout;
     if sharding.is_partial() {
-        return Err(Diagnostic::new(
-            "E419",
-            format!("`{name}` is partial: its terms on the ranks are not yet reduced"),
-        )
-        .found(sharding.display(mesh)));
+        return Err(partial(layout));
     }
     let bytes = sharded::gather(*dtype, shape, sharding, mesh, |position| local(ranks[position]))?;
     Ok(bytes.map(|bytes| TensorData::new(*dtype, shape.clone(), bytes)))
+}
+
+/// E419.
+fn partial(layout: &TensorLayout) -> Box<Diagnostic> {
+    let message = format!("`{}` is partial: its terms on the ranks are not yet reduced", layout.name);
+    Diagnostic::new("E419", message).found(layout.sharding.display(&layout.mesh))
 }

@@ -32,7 +32,7 @@ use partita_spmd::{
     LaidOut, Layouts, Options, Partitioned, is_computed, lay_out, microbatch, partition, propagate,
     specialise, split_fused, virtual_ranks,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A step planned for a mesh, up to the local graphs of its ranks.
 #[derive(Clone, Debug)]
@@ -467,6 +467,7 @@ fn place(
     for (mesh, applied) in unplaced.apply(plan, options)? {
         extend_new(&mut notes, &applied.notes);
         let step = graph_edit::prune(without_outputs(applied.graph, &unplaced.spoken_of));
+        has_distinct_names(&step)?;
         let cut = partita_pipeline::cut(&step, pipeline.slices.len(), &slice_of);
         // A received value does not say how the batch is sharded: it gets the layout that it has in the
         // whole step on this mesh.
@@ -535,6 +536,24 @@ struct OnMesh {
     cut: Cut,
     /// The layouts of the whole step on this mesh, if there are several slices.
     layouts: Option<Layouts>,
+}
+
+/// E161 unless the inputs of a step, and its outputs, are told apart by their names: those of the user among them, and
+/// those that the step derives, such as the gradient `grad.w` beside the new value of a parameter `grad.w`.
+fn has_distinct_names(step: &Graph) -> Result<()> {
+    let inputs = step.inputs.iter().map(|&input| step.value(input).name.as_str());
+    for (what, names) in [
+        ("inputs", inputs.collect::<Vec<_>>()),
+        ("outputs", step.output_names.iter().map(String::as_str).collect()),
+    ] {
+        let mut seen = BTreeSet::new();
+        if let Some(name) = names.into_iter().find(|name| !name.is_empty() && !seen.insert(*name)) {
+            return Err(Diagnostic::new("E161", format!("`{name}` is the name of two {what} of the step"))
+                .expected("parameters without a name that the step gives to its own inputs and outputs")
+                .help("rename the parameter or the module that has it"));
+        }
+    }
+    Ok(())
 }
 
 /// Stages are cut alike on all meshes: the layout of a value does not change who sends it. E464 otherwise.

@@ -93,7 +93,8 @@ pub fn zero_states(step: &Graph) -> IndexMap<String, Literal> {
     let mut states = IndexMap::new();
     for &input in &step.inputs {
         let value = step.value(input);
-        if matches!(value.role, Role::StateOf(_)) || state_of(&value.name).is_some() {
+        let is_state = value.role != Role::Param && state_of(&value.name).is_some();
+        if matches!(value.role, Role::StateOf(_)) || is_state {
             states.insert(value.name.clone(), Literal::zeros(&value.ty));
         }
     }

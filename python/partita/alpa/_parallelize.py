@@ -500,10 +500,8 @@ def _layers(text: str) -> int:
 
 def _name(root: str, path: Any) -> str:
     inner = jax.tree_util.keystr(path, simple=True, separator=".")
-    if inner:
-        return f"{root}.{inner}"
-    # These are scalars that a training loop sets itself.
-    return f"{root}_" if root in ("step", "seed", "learning_rate") else root
+    # Some names have a meaning in a step, as those of the scalars that a training loop sets itself.
+    return _partita.name_of_user(f"{root}.{inner}" if inner else root)
 
 
 def _is_static(value: Any) -> bool:

@@ -47,8 +47,9 @@ class Ranks:
                 help="use torch.autocast in the module, or the engine native",
             )
         given = names if loss is None else names[:-1]
-        # Without a function as loss, inputs go by name.
-        if loss is not None and given != list(inspect.signature(module.forward).parameters)[: len(given)]:
+        # Without a function as loss, inputs go by name: that of the argument, which a step may call by another one.
+        self._arguments = {_partita.name_of_user(name): name for name in inspect.signature(module.forward).parameters}
+        if loss is not None and given != list(self._arguments)[: len(given)]:
             raise refuse(
                 "E394",
                 "the inputs of the module are not in the order of its signature",
@@ -85,14 +86,27 @@ class Ranks:
         if missing:
             raise refuse("E430", "a batch lacks inputs", expected=", ".join(self._inputs), found=", ".join(given))
         tensors = {name: to_torch(given[name]).to(self._device) for name in self._inputs}
+        buffers = [(buffer, buffer.clone()) for root in self._parallel._roots for buffer in root.buffers()]
+        draws = torch.get_rng_state(), torch.cuda.get_rng_state() if self._device.type == "cuda" else None
         if self._is_named:
-            loss = float(self._parallel.backward(**tensors))
+            loss = float(self._parallel.backward(**{self._arguments.get(name, name): x for name, x in tensors.items()}))
         else:
             loss = float(self._parallel.backward(*tensors.values()))
         if not math.isfinite(loss):
+            # The next step finds what this one found: buffers and random numbers too.
             self._optimizer.zero_grad()
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    buffer.copy_(before)
+            torch.set_rng_state(draws[0])
+            if draws[1] is not None:
+                torch.cuda.set_rng_state(draws[1])
             raise refuse(
-                "E412", f"the loss is {loss} in step {self._steps}", expected="a finite number", found=str(loss)
+                "E412",
+                f"the loss is {loss} in step {self._steps}",
+                expected="a finite number",
+                found=str(loss),
+                help=_cause(tensors),
             )
         norm = None if self._clip is None else float(self._parallel.clip_grad_norm_(self._clip))
         for group in self._optimizer.param_groups:
@@ -161,6 +175,19 @@ def _lacks(what: str, instead: str) -> Exception:
     return refuse(
         "E394", f"the engine torch has no {what}", expected="the engine native", found="torch", help=f"use {instead}"
     )
+
+
+def _cause(batch: dict[str, torch.Tensor]) -> str:
+    """What to do about a loss that is not finite: which tensors of the batch are not finite, if any."""
+    places = []
+    for name, tensor in batch.items():
+        wrong = ~torch.isfinite(tensor) if tensor.is_floating_point() else torch.zeros_like(tensor, dtype=torch.bool)
+        if wrong.any():
+            first = [int(place) for place in wrong.nonzero()[0]]
+            places.append(f"`{name}` has {int(wrong.sum())} of {tensor.numel()} elements, the first at {first}")
+    if places:
+        return f"the batch is not finite: {'; '.join(places)}; mend the data or leave these rows out"
+    return "lower the learning rate, clip gradients, lengthen the warm-up, or use a wider type"
 
 
 def _begin(mesh: Mesh) -> None:

@@ -246,6 +246,51 @@ fn fail(kind: Kind) {
 }
 
 #[test]
+fn a_world_that_failed_is_followed_by_one_that_knows_nothing_of_it() {
+    KINDS.into_iter().for_each(renew);
+}
+
+/// Of two ranks in two processes, the second fails while the first is in a collective, time after time.
+fn renew(kind: Kind) {
+    // Large enough that processes share the work.
+    const LENGTH: usize = 40_000;
+    let spec =
+        CollectiveSpec::new("sum", vec![0, 1], vec![Exchange::all_reduce(Combiner::Sum, DType::F32, LENGTH)]);
+    each(kind, 2, |processes| {
+        let rank = processes.index();
+        let mut world = processes.world(2, vec![spec.clone(), CollectiveSpec::barrier(vec![0, 1])]).unwrap();
+        for round in 0..6 {
+            let mut sum = vec![0.0f32; LENGTH];
+            let endpoint = Endpoint::new(world.transport(), rank);
+            for own in 0..round % 3 {
+                let input = vec![(own + rank) as f32; LENGTH];
+                match endpoint.complete_one(Id::new(0), &input, &mut sum) {
+                    Ok(()) => {
+                        assert!(sum.iter().all(|&sum| sum == (2 * own + 1) as f32), "{kind:?}, {round}")
+                    }
+                    // The second rank fails as soon as it has its own sums.
+                    Err(_) => assert_eq!(rank, 0),
+                }
+            }
+            if rank == 1 {
+                let failure = Failure { rank, code: "E412".into(), message: "`loss` is NaN".into() };
+                world.transport().fail(failure);
+            } else {
+                endpoint.complete_one(Id::new(0), &vec![f32::NAN; LENGTH], &mut sum).unwrap_err();
+            }
+            let renewed = world.renewed().unwrap().expect("processes made it");
+            assert_eq!((renewed.local_ranks(), renewed.transport().failure()), (world.local_ranks(), None));
+            world = renewed;
+        }
+        Endpoint::new(world.transport(), rank).barrier(Id::new(1)).unwrap();
+    });
+    let alone = World::in_process(1, vec![CollectiveSpec::barrier(vec![0])]).unwrap();
+    alone.transport().fail(Failure { rank: 0, code: "E412".into(), message: String::new() });
+    let renewed = alone.renewed().unwrap().unwrap();
+    Endpoint::new(renewed.transport(), 0).barrier(Id::new(0)).unwrap();
+}
+
+#[test]
 fn a_process_that_leaves_is_missed() {
     KINDS.into_iter().for_each(leave);
 }

@@ -15,6 +15,7 @@ use crate::model::{ImportOptions, ImportedModel};
 use crate::{Limits, Tensor};
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result};
+use partita_ir::port::name_of_user;
 use partita_ir::{Role, TensorType, ValueId};
 use partita_nn::Context;
 use std::collections::{BTreeMap, BTreeSet};
@@ -206,6 +207,14 @@ fn results(node: &Node) -> Vec<Option<&str>> {
     names
 }
 
+/// The name of an input that is a tensor of the caller.
+fn argument_name(spec: &InputSpec) -> Option<&str> {
+    match spec {
+        InputSpec::UserInput { arg: Argument::Tensor(name) } => Some(name),
+        _ => None,
+    }
+}
+
 /// The module's own name of an input whose values are in the file.
 fn stored_name(spec: &InputSpec) -> Option<&str> {
     match spec {
@@ -228,13 +237,15 @@ impl<'p> Lowering<'p> {
         let mut inputs = IndexMap::new();
         let stored_names: BTreeSet<&str> =
             module.signature.input_specs.iter().filter_map(stored_name).collect();
+        let argument_names: BTreeSet<&str> =
+            module.signature.input_specs.iter().filter_map(argument_name).collect();
         for spec in &module.signature.input_specs {
             let (argument, name) = match spec {
                 InputSpec::UserInput { arg: Argument::Tensor(argument) } => {
                     let ty = self.declared(&module.graph, argument)?;
                     partita_nn::context::check_name(argument, argument)?;
                     // Inputs and state share one space of names; an argument of `forward` may have a parameter's name.
-                    let mut unique = argument.clone();
+                    let mut unique = name_of_user(argument, |name| argument_names.contains(name));
                     while stored_names.contains(unique.as_str()) {
                         unique.push_str("_input");
                     }

@@ -7,10 +7,11 @@ use crate::model::{ImportOptions, ImportedModel, State};
 use crate::recognise_attention;
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result, did_you_mean};
-use partita_ir::port::{LOSS, gradient_name};
+use partita_ir::port::{LOSS, gradient_name, name_of_user};
 use partita_ir::{GraphBuilder, Role, TensorType, ValueId, graph_edit};
 use partita_nn::init::stream_of;
 use partita_nn::{Init, Model, ParamSpec};
+use std::collections::BTreeSet;
 
 impl Lowering<'_> {
     fn read_output(&mut self, scope: &Scope, name: &str) -> Result<ValueId> {
@@ -82,6 +83,13 @@ impl Lowering<'_> {
             }
         }
         let loss = choose_loss(&self.cx.builder, &user, stated_loss.or(options.loss.clone()))?;
+        // What the file returns has names of its own beside the loss and the gradients of a step.
+        let returned: BTreeSet<String> = user.iter().chain(&others).map(|(name, _)| name.clone()).collect();
+        let own =
+            |(name, value): (String, ValueId)| (name_of_user(&name, |name| returned.contains(name)), value);
+        let (mut user, mut others): (Vec<_>, Vec<_>) =
+            (user.into_iter().map(own).collect(), others.into_iter().map(own).collect());
+        let gradients: BTreeSet<String> = others.iter().map(|(name, _)| name.clone()).collect();
         if let Some(loss) = loss {
             user[loss].0 = LOSS.to_string();
         }
@@ -114,7 +122,7 @@ impl Lowering<'_> {
         model.forward.name = "main".to_string();
         if let Some(ranks) = self.ranks {
             let is_state = |name: &str| states.iter().any(|state| state.name == name);
-            let is_one_value = |name: &str| name == LOSS || name.starts_with("grad.") || is_state(name);
+            let is_one_value = |name: &str| name == LOSS || gradients.contains(name) || is_state(name);
             model.forward = ranks::lift(&model.forward, ranks, &mut inputs, &is_one_value, self.limits)?;
         }
         model.forward = recognise_attention(&model.forward)?;

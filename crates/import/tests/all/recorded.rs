@@ -5,7 +5,7 @@
 
 use partita_base::DType;
 use partita_import::{ImportOptions, ImportedModel, Limits, Pt2, Weights};
-use partita_ir::port::{LEARNING_RATE, LOSS, SEED, STEP, gradient_name};
+use partita_ir::port::{LEARNING_RATE, LOSS, SEED, STEP, gradient_name, name_of_user};
 use partita_ir::{Graph, Literal, Operation, evaluate};
 use partita_nn::{Optimizer, StepOptions, gradient_graph, train_step};
 use std::fs;
@@ -112,8 +112,9 @@ fn train(
 fn compare(name: &str) -> Vec<String> {
     let (imported, recorded) = (import(name), recorded(name));
     let forward = &imported.model.forward;
-    // A joint program has its gradients already.
-    let is_joint = forward.output_names.iter().any(|output| output.starts_with("grad."));
+    // A joint program has its gradients already, under names that no step gives to its own.
+    let returned = |parameter: &str| name_of_user(&gradient_name(parameter), |_| false);
+    let is_joint = imported.model.params.keys().any(|of| forward.output_named(&returned(of)).is_some());
     let graph = match is_joint {
         true => forward.clone(),
         false => gradient_graph(forward).unwrap_or_else(|error| panic!("{name}: {error}")),
@@ -129,6 +130,7 @@ fn compare(name: &str) -> Vec<String> {
         let output = match kind {
             "loss" => LOSS.to_string(),
             "output" => imported.outputs[rest.parse::<usize>().unwrap()].clone(),
+            "grad" if is_joint => returned(rest),
             "grad" => gradient_name(rest),
             "buffer" => rest.to_string(),
             _ => continue,

@@ -5,6 +5,7 @@ use crate::signature::{Input, Signature};
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_import::{Limits, Tensor, Weights};
+use partita_ir::port::name_by_user;
 use partita_ir::{Literal, TensorType};
 use partita_runtime::data::Permutation;
 use std::collections::BTreeMap;
@@ -53,7 +54,8 @@ impl TensorFeed {
             let only = weights.iter().next().filter(|_| is_array && signature.inputs.len() == 1);
             // Positions follow from the ids of documents.
             let ids = weights.get(DOCUMENTS).filter(|_| input.name == POSITIONS);
-            let tensor = weights.get(&input.name).or(ids).or(only.map(|(_, tensor)| tensor));
+            let by_user = name_by_user(&input.name).and_then(|name| weights.get(&name));
+            let tensor = weights.get(&input.name).or(by_user).or(ids).or(only.map(|(_, tensor)| tensor));
             let tensor = tensor.ok_or_else(|| located(missing(&input.name, &weights)))?;
             tensors.insert(input.name.clone(), tensor.clone());
         }

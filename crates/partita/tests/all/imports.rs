@@ -7,7 +7,7 @@ use partita::trainer::StepDone;
 use partita_import::{Limits, Weights, save};
 use partita_ir::text;
 use partita_program::{CollectiveKind, counts};
-use partita_schedule::verify::{Unwatched, tolerance};
+use partita_schedule::verify::{Report, Unwatched, tolerance};
 use partita_testkit::overrides;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -187,6 +187,169 @@ fn a_trace_with_data_parallelism_takes_tensor_parallelism_on_another_axis() {
         let (found, expected) = (losses(&session), record["steps.adamw"].to_f64());
         let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-3 * b.abs().max(1.0);
         assert!(found.len() == 5 && found.iter().zip(&expected).all(near), "{mesh}: {found:?} {expected:?}");
+    }
+}
+
+#[test]
+fn gradients_that_a_file_returns_are_not_those_of_the_step() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["mlp_joint", "mlp_uneven_joint"] {
+        for mesh in ["dp=1", "fsdp=2", "fsdp=3"] {
+            let config = folder.path().join(format!("{name}-{mesh}.toml"));
+            let text = format!(
+                "[model]\nkind = \"file\"\npath = {:?}\n[mesh]\nshape = \"{mesh}\"\n[plan]\n\"**\" = \"fsdp\"\n",
+                pt2(name)
+            );
+            std::fs::write(&config, text).unwrap();
+            let session = loaded(&config.to_string_lossy(), &[]);
+            let (report, _) = session.verify_against(&recorded(name), &session.step_runner()).unwrap();
+            let compared: Vec<&str> = report.tensors.iter().map(|tensor| tensor.tensor.as_str()).collect();
+            assert!(report.ok, "{name} on {mesh}: {:?}", report.worst());
+            for parameter in session.model().unwrap().params.keys() {
+                assert!(compared.contains(&format!("grad.{parameter}").as_str()), "{compared:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn recorded_parameters_stand_instead_of_those_of_the_model_under_either_name() {
+    let session = loaded(&pt2("mlp"), &["mesh.shape=dp=2"]);
+    let model = session.model().unwrap();
+    let plain = recorded("mlp");
+    let with_parameters = |prefix: &str| {
+        let mut record = plain.clone();
+        for (name, value) in model.initial(0) {
+            let larger = value.to_f64().into_iter().map(|x| 1.5 * x);
+            record.insert(format!("{prefix}{name}"), Literal::from_f64(&value.ty, larger));
+        }
+        session.verify_against(&record, &session.step_runner()).unwrap()
+    };
+    let errors = |(report, unknown): &(Report, Vec<String>)| {
+        let told: Vec<&String> = unknown.iter().filter(|name| !name.starts_with("steps.")).collect();
+        assert!(!report.ok && told.is_empty(), "{told:?}");
+        report
+            .tensors
+            .iter()
+            .map(|tensor| format!("{} {}", tensor.tensor, tensor.rel_error))
+            .collect::<Vec<_>>()
+    };
+    let [own, input] = ["", "input."].map(|prefix| errors(&with_parameters(prefix)));
+    assert_eq!(own, input);
+}
+
+/// A training step of `mean((tanh(a) b - y)^2)` with `a, b = split(x w, 2)`, as JAX lowers it.
+const SPLIT_STEP: &str = r#"
+module @step {
+  func.func public @main(%arg0: tensor<4x16xf32> {tf.aliasing_output = 0 : i32} loc("p['w']"), %arg1: tensor<8x4xf32> loc("x"), %arg2: tensor<8x8xf32> loc("y")) -> (tensor<4x16xf32> {jax.result_info = "result[0]['w']"}, tensor<f32> {jax.result_info = "result[1]"}) {
+    %0 = stablehlo.dot_general %arg1, %arg0, contracting_dims = [1] x [0] : (tensor<8x4xf32>, tensor<4x16xf32>) -> tensor<8x16xf32>
+    %1 = stablehlo.slice %0 [0:8, 0:8] : (tensor<8x16xf32>) -> tensor<8x8xf32>
+    %2 = stablehlo.slice %0 [0:8, 8:16] : (tensor<8x16xf32>) -> tensor<8x8xf32>
+    %3 = stablehlo.tanh %1 : tensor<8x8xf32>
+    %one = stablehlo.constant dense<1.0> : tensor<8x8xf32>
+    %4 = stablehlo.multiply %3, %3 : tensor<8x8xf32>
+    %5 = stablehlo.subtract %one, %4 : tensor<8x8xf32>
+    %6 = stablehlo.multiply %3, %2 : tensor<8x8xf32>
+    %7 = stablehlo.subtract %6, %arg2 : tensor<8x8xf32>
+    %8 = stablehlo.multiply %7, %7 : tensor<8x8xf32>
+    %zero = stablehlo.constant dense<0.0> : tensor<f32>
+    %9 = stablehlo.reduce(%8 init: %zero) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x8xf32>, tensor<f32>) -> tensor<f32>
+    %count = stablehlo.constant dense<64.0> : tensor<f32>
+    %10 = stablehlo.divide %9, %count : tensor<f32>
+    %factor = stablehlo.constant dense<0.03125> : tensor<8x8xf32>
+    %11 = stablehlo.multiply %7, %factor : tensor<8x8xf32>
+    %12 = stablehlo.multiply %11, %3 : tensor<8x8xf32>
+    %13 = stablehlo.multiply %11, %2 : tensor<8x8xf32>
+    %14 = stablehlo.multiply %13, %5 : tensor<8x8xf32>
+    %15 = stablehlo.concatenate %14, %12, dim = 1 : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x16xf32>
+    %16 = stablehlo.dot_general %arg1, %15, contracting_dims = [0] x [0] : (tensor<8x4xf32>, tensor<8x16xf32>) -> tensor<4x16xf32>
+    %rate = stablehlo.constant dense<0.1> : tensor<4x16xf32>
+    %17 = stablehlo.multiply %rate, %16 : tensor<4x16xf32>
+    %18 = stablehlo.subtract %arg0, %17 : tensor<4x16xf32>
+    return %18, %10 : tensor<4x16xf32>, tensor<f32>
+  }
+}
+"#;
+
+#[test]
+fn a_step_whose_parameter_is_split_trains_validates_saves_and_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("step.mlir");
+    std::fs::write(&path, SPLIT_STEP).unwrap();
+    for mesh in ["dp=1", "dp=2", "tp=2"] {
+        let run = folder.path().join(format!("run-{mesh}"));
+        let items = [format!("mesh.shape={mesh}"), format!("checkpoint.dir={}", run.display())];
+        let steps = |steps: &str| {
+            let items = [items[0].as_str(), items[1].as_str(), steps];
+            loaded(&path.to_string_lossy(), &items)
+        };
+        let mut trainer = Trainer::start(&steps("train.steps=3"), None).unwrap();
+        let finished = trainer.fit(&mut Unobserved, &AtomicBool::new(false)).unwrap();
+        assert!(finished.validation_loss.is_some_and(f64::is_finite), "{mesh}");
+        drop(trainer);
+        let saved = partita::run_files::Saved::at(&run).unwrap();
+        let names: Vec<String> = saved.checkpoint().unwrap().tensors.keys().cloned().collect();
+        assert_eq!((saved.step(), names), (3, vec!["p.w".to_string()]));
+        let mut on = Trainer::start(&steps("train.steps=5"), Some(&saved)).unwrap();
+        on.fit(&mut Unobserved, &AtomicBool::new(false)).unwrap();
+    }
+}
+
+#[test]
+fn inputs_and_outputs_whose_names_a_step_has_itself_are_those_of_the_user() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("names.mlir");
+    let text = r#"
+module @names {
+  func.func public @main(%arg0: tensor<2xf32> loc("w"), %arg1: tensor<6x2xf32> loc("x.micro0"), %arg2: tensor<6x2xf32> loc("seed"), %arg3: tensor<f32> loc("learning_rate"), %arg4: tensor<f32> loc("step")) -> (tensor<f32> {jax.result_info = "total"}, tensor<2xf32> {jax.result_info = "grad.w"}, tensor<f32> {jax.result_info = "grad_norm"}) {
+    %0 = stablehlo.broadcast_in_dim %arg0, dims = [1] : (tensor<2xf32>) -> tensor<6x2xf32>
+    %1 = stablehlo.multiply %0, %arg1 : tensor<6x2xf32>
+    %2 = stablehlo.add %1, %arg2 : tensor<6x2xf32>
+    %3 = stablehlo.multiply %2, %2 : tensor<6x2xf32>
+    %zero = stablehlo.constant dense<0.0> : tensor<f32>
+    %4 = stablehlo.reduce(%3 init: %zero) applies stablehlo.add across dimensions = [0, 1] : (tensor<6x2xf32>, tensor<f32>) -> tensor<f32>
+    %5 = stablehlo.multiply %4, %arg3 : tensor<f32>
+    %6 = stablehlo.multiply %5, %arg4 : tensor<f32>
+    %7 = stablehlo.add %arg0, %arg0 : tensor<2xf32>
+    return %6, %7, %4 : tensor<f32>, tensor<2xf32>, tensor<f32>
+  }
+}
+"#;
+    std::fs::write(&path, text).unwrap();
+    let f32s = |shape: &[usize], values: &[f64]| {
+        Literal::from_f64(&TensorType::new(DType::F32, shape), values.iter().copied())
+    };
+    let (x, seed) = ((1..=12).map(|i| f64::from(i) / 8.0), (1..=12).map(|i| f64::from(i % 5) / 4.0));
+    let (x, seed): (Vec<f64>, Vec<f64>) = (x.collect(), seed.collect());
+    let (w, rate, step) = ([0.5, -0.25], 0.75, 3.0);
+    let sums: Vec<f64> = (0..12).map(|i| w[i % 2] * x[i] + seed[i]).collect();
+    let squares: f64 = sums.iter().map(|s| s * s).sum();
+    let gradient =
+        |column: usize| (column..12).step_by(2).map(|i| 2.0 * sums[i] * x[i]).sum::<f64>() * rate * step;
+    let mut record = Fed::new();
+    for (name, value) in [
+        ("input.w", f32s(&[2], &w)),
+        ("x.micro0", f32s(&[6, 2], &x)),
+        ("input.seed", f32s(&[6, 2], &seed)),
+        ("learning_rate", f32s(&[], &[rate])),
+        ("step", f32s(&[], &[step])),
+        ("loss", f32s(&[], &[squares * rate * step])),
+        ("grad.w", f32s(&[2], &[gradient(0), gradient(1)])),
+        ("output.1", f32s(&[2], &[1.0, -0.5])),
+        ("grad_norm", f32s(&[], &[squares])),
+    ] {
+        record.insert(name.to_string(), value);
+    }
+    for mesh in ["dp=1", "dp=2", "fsdp=2"] {
+        let items = [&format!("mesh.shape={mesh}"), "model.parameters=[\"w\"]", "model.loss=total"];
+        let session = loaded(&path.to_string_lossy(), &items);
+        let (report, unknown) = session.verify_against(&record, &session.step_runner()).unwrap();
+        let compared: Vec<&str> = report.tensors.iter().map(|tensor| tensor.tensor.as_str()).collect();
+        assert!(report.ok && unknown.is_empty(), "{mesh}: {:?} {unknown:?}", report.worst());
+        for name in ["loss", "grad.w", "grad_.w", "grad_norm_"] {
+            assert!(compared.contains(&name), "{name} is not among {compared:?}");
+        }
+        assert_eq!(losses(&session).len() as u64, session.config().train.steps);
     }
 }
 

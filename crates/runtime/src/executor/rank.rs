@@ -58,10 +58,16 @@ impl Check {
         if value.is_finite() {
             return Ok(());
         }
-        Err(Diagnostic::new(DIVERGED, format!("`{}` is not a finite number", self.name))
-            .found(value.to_string())
-            .help("lower the learning rate, clip gradients, lengthen the warm-up, or use a wider type; parameters and states are those of the step before"))
+        Err(diverged(format!("`{}` is not a finite number", self.name)).found(value.to_string()))
     }
+}
+
+/// The error of a step whose numbers are not finite.
+fn diverged(message: String) -> Box<Diagnostic> {
+    Diagnostic::new(DIVERGED, message).help(
+        "lower the learning rate, clip gradients, lengthen the warm-up, or use a wider type; parameters and states are \
+         those of the step before",
+    )
 }
 
 /// A compiled instruction.
@@ -207,6 +213,11 @@ impl Rank {
             slow,
             fault: None,
         })
+    }
+
+    /// Goes to the beginning of a step. What the last one left in memory stays.
+    pub fn rewind(&mut self) {
+        (self.cursor, self.fault) = (Cursor::default(), None);
     }
 
     pub fn write(&mut self, program: &Program, buffer: BufferId, bytes: &[u8]) {
@@ -387,7 +398,7 @@ fn placed(program: &Program, index: usize, error: Box<Diagnostic>) -> Box<Diagno
 fn ended(transport: &dyn Transport) -> Box<Diagnostic> {
     match transport.failure() {
         // Every rank continues from the state of the step before.
-        Some(first) if first.code == DIVERGED => Diagnostic::new(DIVERGED, first.message),
+        Some(first) if first.code == DIVERGED => diverged(first.message),
         Some(first) => Diagnostic::new(PEER_FAILED, format!("rank {} failed: {}", first.rank, first.message)),
         None => Diagnostic::new(PEER_FAILED, "another rank failed"),
     }

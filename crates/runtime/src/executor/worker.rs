@@ -28,7 +28,8 @@ const MOST_PLACES: usize = 32;
 pub(super) struct Shared {
     /// The programs of all ranks.
     pub set: ProgramSet,
-    pub world: World,
+    /// The world of the current step. Workers look it up when a step begins.
+    pub world: Mutex<Arc<World>>,
     /// The programs of the local ranks; all per-rank fields below are for local ranks.
     pub programs: Vec<Program>,
     /// One worker runs a rank, so these locks are contended only after a failure.
@@ -105,11 +106,45 @@ impl Shared {
         self.failed()
     }
 
-    fn failed(&self) -> Result<()> {
+    /// The world of the current step.
+    pub fn world(&self) -> Arc<World> {
+        lock(&self.world).clone()
+    }
+
+    /// The failure of the run, if it has failed.
+    pub fn failed(&self) -> Result<()> {
         match &*lock(&self.failure) {
             Some(failure) => Err(failure.clone()),
             None => Ok(()),
         }
+    }
+
+    /// Brings the ranks back to the beginning of a step after one that was refused, on a new world. What the refused
+    /// step had begun stays with the old world: its collectives are not in progress on the new one, and no thread or
+    /// process reaches the ranks' memory through it any more, since a transport that has failed lets none in.
+    ///
+    /// # Errors
+    /// E417 if a worker is still inside a kernel of the refused step after the time of the watchdog.
+    pub fn restart(&self, world: Arc<World>) -> Result<()> {
+        let deadline = Instant::now() + self.watchdog;
+        loop {
+            let seen = self.control.changed.epoch();
+            if !self.has_stragglers() {
+                break;
+            }
+            let wait = deadline.saturating_duration_since(Instant::now());
+            if wait.is_zero() {
+                return Err(Diagnostic::new("E417", "a worker is still busy with a failed step"));
+            }
+            self.control.changed.wait_for_change(seen, self.awake, wait);
+        }
+        for rank in &self.ranks {
+            lock(rank).rewind();
+        }
+        *lock(&self.world) = world;
+        *lock(&self.failure) = None;
+        self.has_failed.store(false, Ordering::SeqCst);
+        Ok(())
     }
 
     /// The main loop of a worker other than the calling thread.
@@ -147,13 +182,15 @@ impl Shared {
     /// run has failed.
     fn play(&self, worker: usize) {
         self.homes.settle(worker);
+        let world = self.world();
+        let transport = world.transport();
         let mut still = Still { progress: 0, since: Instant::now() };
-        let idle = Idle::new(&self.idle, self.world.transport().notify());
+        let idle = Idle::new(&self.idle, transport.notify());
         let track = self.recorder.track(worker);
         let has_ranks = worker < self.ranks.len();
         loop {
             // Read before the checks below, so that a later change ends the wait.
-            let seen = self.world.transport().notify().epoch();
+            let seen = transport.notify().epoch();
             if self.has_failed.load(Ordering::SeqCst) || self.open.load(Ordering::SeqCst) == 0 {
                 return;
             }
@@ -167,19 +204,19 @@ impl Shared {
                 let program = &self.programs[local];
                 let rank = program.rank();
                 let outcome = catch_unwind(AssertUnwindSafe(|| {
-                    player.advance(program, self.world.transport(), &idle, track, &self.pulse)
+                    player.advance(program, transport, &idle, track, &self.pulse)
                 }));
                 match outcome {
                     Ok(Outcome::Done) => {
-                        self.world.transport().begin(rank, program.instructions.len());
+                        transport.begin(rank, program.instructions.len());
                         player.is_done = true;
                         moved = true;
                         if self.open.fetch_sub(1, Ordering::SeqCst) == 1 {
-                            self.world.transport().notify().bump();
+                            transport.notify().bump();
                         }
                     }
                     Ok(Outcome::Blocked(collective)) => {
-                        self.world.transport().begin(rank, player.cursor.next);
+                        transport.begin(rank, player.cursor.next);
                         moved |= player.cursor != before;
                         if let (None | Some((_, None)), at) = (waiting, collective) {
                             waiting = Some((rank, at));
@@ -200,7 +237,7 @@ impl Shared {
                 continue;
             }
             let Some(waiting) = waiting else {
-                self.world.transport().notify().wait_for_change(seen, self.awake, Duration::MAX);
+                transport.notify().wait_for_change(seen, self.awake, Duration::MAX);
                 continue;
             };
             let progress = self.pulse.progress.load(Ordering::Relaxed);
@@ -214,12 +251,11 @@ impl Shared {
             let patience = if waiting.1.is_some() { self.watchdog } else { 3 * self.watchdog };
             let left = patience.saturating_sub(still.since.elapsed());
             // A single worker without progress is stuck, unless another process can help.
-            let alone =
-                self.workers == 1 && self.world.is_whole() && self.world.transport().notify().epoch() == seen;
+            let alone = self.workers == 1 && world.is_whole() && transport.notify().epoch() == seen;
             if left.is_zero() || alone {
                 return self.fail(waiting.0, self.stuck(waiting, still.since.elapsed()));
             }
-            self.world.transport().notify().wait_for_change(seen, self.awake, left);
+            transport.notify().wait_for_change(seen, self.awake, left);
         }
     }
 
@@ -236,7 +272,7 @@ impl Shared {
     /// Ends the current step on all ranks with E427, soon. The runner is unusable afterwards.
     pub fn interrupt(&self) {
         self.pulse.is_stopped.store(true, Ordering::Relaxed);
-        let rank = self.world.local_ranks().first().copied().unwrap_or(0);
+        let rank = self.world().local_ranks().first().copied().unwrap_or(0);
         self.fail(rank, interrupted());
     }
 
@@ -245,7 +281,7 @@ impl Shared {
         let (code, message) = (error.code.to_string(), error.message.clone());
         lock(&self.failure).get_or_insert(error);
         self.has_failed.store(true, Ordering::SeqCst);
-        self.world.transport().fail(Failure { rank, code, message });
+        self.world().transport().fail(Failure { rank, code, message });
         self.control.changed.bump();
     }
 
@@ -278,7 +314,7 @@ impl Shared {
 
     /// Where a rank is, and whether its process lives and runs.
     fn place(&self, rank: usize) -> String {
-        let sign = self.world.transport().sign(rank);
+        let sign = self.world().transport().sign(rank);
         let at =
             sign.instruction.map_or_else(|| "no known instruction".to_string(), |index| self.at(rank, index));
         match &sign.process {
@@ -314,10 +350,11 @@ impl Shared {
 
     /// The error of a rank whose peers have failed, with what the ranks of a dead process did last.
     fn with_dead(&self, mut error: Box<Diagnostic>) -> Box<Diagnostic> {
-        let transport = self.world.transport();
+        let world = self.world();
+        let transport = world.transport();
         let is_dead = |rank: &usize| transport.sign(*rank).has_ended;
         if error.code == PEER_FAILED && transport.failure().is_some_and(|first| first.code == PROCESS_ENDED) {
-            let dead = (0..self.world.rank_count()).filter(is_dead);
+            let dead = (0..world.rank_count()).filter(is_dead);
             error.notes.extend(self.places(dead, ["was last", "were last"]));
         }
         error
@@ -326,7 +363,7 @@ impl Shared {
     /// No rank makes progress: E413 names the collective that one of them waits in, the ranks
     /// that have not arrived, and where every rank is.
     fn stuck(&self, (rank, collective): (usize, Option<CollectiveId>), waited: Duration) -> Box<Diagnostic> {
-        let places = self.places(0..self.world.rank_count(), ["is", "are"]);
+        let places = self.places(0..self.world().rank_count(), ["is", "are"]);
         let Some(id) = collective else {
             let mut error = Diagnostic::new("E413", format!("rank {rank} makes no progress"))
                 .at(self.place(rank))
@@ -335,7 +372,7 @@ impl Shared {
             return error;
         };
         let collective = &self.set.collectives[id.index()];
-        let missing = self.world.transport().missing(id);
+        let missing = self.world().transport().missing(id);
         let mut error = Diagnostic::new("E413", format!("rank {rank} is stuck in {}", collective.label))
             .at(collective.transfers.first().map_or_else(|| collective.label.clone(), |t| t.what.clone()))
             .expected(format!("ranks {:?} to take part", collective.members))

@@ -4,7 +4,6 @@ use partita_base::Result;
 
 use super::{BatchTensor, TensorLayout, TrainLoop};
 use crate::executor::Lent;
-use crate::sharded::Piece;
 
 impl TrainLoop {
     /// The address of a parameter or state if a rank of this process holds it whole; `None` if it is sharded, or stored
@@ -13,7 +12,7 @@ impl TrainLoop {
     /// # Errors
     /// E414 for an unknown name.
     pub fn lend_state(&mut self, name: &str) -> Result<Option<Lent>> {
-        if self.pieces.iter().any(|pieces| pieces.name == name) {
+        if self.state.get(name).is_some_and(|whole| whole.parts.len() > 1) {
             return Ok(None);
         }
         let Some(first) = self.inputs_named(name).first().copied() else {
@@ -73,23 +72,12 @@ impl TrainLoop {
     /// E414 for an unknown name, E415 for another shape or type.
     pub fn write_tensor(&mut self, tensor: &BatchTensor<'_>) -> Result<()> {
         let BatchTensor { name, dtype, shape, bytes } = *tensor;
-        let Some(pieces) = self.pieces.iter().find(|pieces| pieces.name == name).cloned() else {
-            let places = self.places(name, dtype)?;
-            return self.write(&places, name, shape, bytes);
-        };
-        let size = dtype.size_bytes();
-        for (piece, start, limit) in &pieces.limits {
-            let places = self.places(piece, dtype)?;
-            let mut expected = self.inputs[places[0]].shape.clone();
-            expected[pieces.dim] = pieces.extent();
-            TensorLayout { name: name.to_string(), shape: expected, ..self.inputs[places[0]].clone() }
-                .expect(shape, bytes.len())?;
-            let mut part = shape.to_vec();
-            part[pieces.dim] = limit - start;
-            let mut taken = vec![0; part.iter().product::<usize>() * size];
-            Piece { shape, dim: pieces.dim, start: *start, limit: *limit }.take(size, bytes, &mut taken);
-            self.write(&places, piece, &part, &taken)?;
+        match self.state.get(name).cloned() {
+            Some(whole) => self.set_whole(name, &whole, dtype, shape, bytes),
+            None => {
+                let places = self.places(name, dtype)?;
+                self.write(&places, name, shape, bytes)
+            }
         }
-        Ok(())
     }
 }

@@ -5,7 +5,7 @@ use partita_ir::Pieces;
 
 use super::TrainLoop;
 use crate::checkpoint::TensorData;
-use crate::sharded::Piece;
+use crate::sharded::place;
 
 impl TrainLoop {
     /// The global value of an output of the last step.
@@ -44,9 +44,10 @@ fn join(pieces: &Pieces, parts: &[TensorData]) -> TensorData {
     shape[pieces.dim] = pieces.extent();
     let (dtype, size) = (parts[0].dtype, parts[0].dtype.size_bytes());
     let mut whole = vec![0; shape.iter().product::<usize>() * size];
-    for (part, (_, start, limit)) in parts.iter().zip(&pieces.limits) {
-        let place = Piece { shape: &shape, dim: pieces.dim, start: *start, limit: *limit };
-        place.put(size, &part.bytes, &mut whole);
+    for (part, (_, start, _)) in parts.iter().zip(&pieces.limits) {
+        let mut offset = vec![0; shape.len()];
+        offset[pieces.dim] = *start;
+        place(size, &part.bytes, &part.shape, &mut whole, &shape, &offset);
     }
     TensorData::new(dtype, shape, whole)
 }

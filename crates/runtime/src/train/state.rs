@@ -1,65 +1,124 @@
-//! The saved state of a training run: parameters and optimizer state as global tensors, with parts
-//! joined.
+//! The saved state of a training run: parameters and optimizer states as global tensors, as the [`StateLayout`] of the step
+//! says.
 
 use std::collections::BTreeMap;
 
 use indexmap::IndexMap;
 use partita_base::{DType, Result};
-use partita_ir::port::{state_name, state_of};
 
-use super::{TensorLayout, TrainLoop, collect};
+use super::layout::{Part, Whole};
+use super::{StateLayout, TensorLayout, TrainLoop, collect};
 use crate::checkpoint::{self, Checkpoint, Opened, Region, Shard, TensorData};
-use crate::sharded::Piece;
-
-/// A state tensor's place in a checkpoint.
-struct Home {
-    name: String,
-    shape: Vec<usize>,
-    /// Dimension, start and end of the part.
-    piece: Option<(usize, usize, usize)>,
-}
+use crate::sharded::{copy_shared, place};
 
 impl TrainLoop {
-    /// The position of a state tensor in a checkpoint: under its own name, or as a part of a full
-    /// tensor.
-    fn home(&self, layout: &TensorLayout) -> Home {
-        let (slot, parameter) = match state_of(&layout.name) {
-            Some((slot, parameter)) => (Some(slot), parameter),
-            None => (None, layout.name.as_str()),
-        };
-        for pieces in &self.pieces {
-            let Some((_, start, limit)) = pieces.limits.iter().find(|(piece, ..)| piece == parameter) else {
-                continue;
-            };
-            // State of another shape than its parameter cannot be joined along the parameter's dimension.
-            if layout.shape.get(pieces.dim) == Some(&(limit - start)) {
-                let mut shape = layout.shape.clone();
-                shape[pieces.dim] = pieces.extent();
-                let name = slot.map_or_else(|| pieces.name.clone(), |slot| state_name(slot, &pieces.name));
-                return Home { name, shape, piece: Some((pieces.dim, *start, *limit)) };
-            }
-        }
-        Home { name: layout.name.clone(), shape: layout.shape.clone(), piece: None }
-    }
-
-    /// The first layout of every state tensor and its position in a checkpoint.
-    fn homes(&self) -> Vec<(usize, Home)> {
-        let names = self.state_names();
-        let place = |name: &&str| {
-            let first =
-                self.inputs.iter().position(|layout| layout.name == **name).expect("a name of a layout");
-            (first, self.home(&self.inputs[first]))
-        };
-        names.iter().map(place).collect()
+    /// Where the state of the step is.
+    pub fn state(&self) -> &StateLayout {
+        &self.state
     }
 
     /// Name, type and global shape of every tensor in a checkpoint of this run.
     pub fn checkpoint_tensors(&self) -> Vec<(String, DType, Vec<usize>)> {
-        let mut tensors: IndexMap<String, (DType, Vec<usize>)> = IndexMap::new();
-        for (layout, home) in self.homes() {
-            tensors.insert(home.name, (self.inputs[layout].dtype, home.shape));
+        self.state.types()
+    }
+
+    /// A global tensor from the shards that `local` returns for a rank and an input; `None` where it returns none.
+    fn joined(
+        &self,
+        whole: &Whole,
+        mut local: impl FnMut(usize, &str) -> Result<Option<Vec<u8>>>,
+    ) -> Result<Option<TensorData>> {
+        let mut joined: Option<TensorData> = None;
+        for part in &whole.parts {
+            let layout = &self.inputs[part.places[0]];
+            let Some(value) = collect(layout, |rank| local(rank, &part.input))? else { continue };
+            if part.shape == whole.shape {
+                joined = Some(value);
+                continue;
+            }
+            let size = whole.dtype.size_bytes();
+            let joined = joined.get_or_insert_with(|| {
+                let bytes = vec![0; whole.shape.iter().product::<usize>() * size];
+                TensorData::new(whole.dtype, whole.shape.clone(), bytes)
+            });
+            place(size, &value.bytes, &part.shape, &mut joined.bytes, &whole.shape, &part.offset);
         }
-        tensors.into_iter().map(|(name, (dtype, shape))| (name, dtype, shape)).collect()
+        Ok(joined)
+    }
+
+    /// The global value of a parameter or state, as the last step left it, on every process.
+    ///
+    /// # Errors
+    /// E414 for an unknown name.
+    pub fn state_tensor(&self, name: &str) -> Result<TensorData> {
+        let Some(whole) = self.state.get(name) else { return self.tensor(name) };
+        let world = self.runner.world();
+        let read = |rank: usize, input: &str| {
+            world.broadcast(rank, || self.runner.read_input(rank, input)).map(Some)
+        };
+        Ok(self.joined(whole, read)?.expect("every shard came"))
+    }
+
+    /// Sets a parameter or state by its global value.
+    ///
+    /// # Errors
+    /// E414 for an unknown name, E415 for another shape or type.
+    pub fn set_state_tensor(&mut self, name: &str, tensor: &TensorData) -> Result<()> {
+        let Some(whole) = self.state.get(name).cloned() else { return self.set_tensor(name, tensor) };
+        self.set_whole(name, &whole, tensor.dtype, &tensor.shape, &tensor.bytes)
+    }
+
+    /// Distributes a global tensor to its parts. E415 for another shape or type.
+    pub(super) fn set_whole(
+        &mut self,
+        name: &str,
+        whole: &Whole,
+        dtype: DType,
+        shape: &[usize],
+        bytes: &[u8],
+    ) -> Result<()> {
+        let first = &self.inputs[whole.parts[0].places[0]];
+        let outer = TensorLayout { name: name.to_string(), shape: whole.shape.clone(), ..first.clone() };
+        outer.expect_type(dtype)?;
+        outer.expect(shape, bytes.len())?;
+        for Part { input, places, offset, shape: extents } in &whole.parts {
+            if extents == shape {
+                self.write(places, input, extents, bytes)?;
+                continue;
+            }
+            let (size, zero) = (dtype.size_bytes(), vec![0; shape.len()]);
+            let mut part = vec![0; extents.iter().product::<usize>() * size];
+            copy_shared(size, (bytes, (&zero, shape)), (&mut part, (offset, extents)));
+            self.write(places, input, extents, &part)?;
+        }
+        Ok(())
+    }
+
+    /// As [`TrainLoop::fill_tensor`], for a parameter or state by its global name: `fill` gets offsets and extents in the
+    /// global tensor.
+    ///
+    /// # Errors
+    /// E414 for an unknown name, E415 for another shape or type.
+    pub fn fill_state_tensor(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        shape: &[usize],
+        fill: impl Fn(&[usize], &[usize], Vec<&mut [u8]>),
+    ) -> Result<()> {
+        let Some(whole) = self.state.get(name).cloned() else {
+            return self.fill_tensor(name, dtype, shape, fill);
+        };
+        let first = &self.inputs[whole.parts[0].places[0]];
+        let outer = TensorLayout { name: name.to_string(), shape: whole.shape.clone(), ..first.clone() };
+        outer.expect(shape, shape.iter().product::<usize>() * dtype.size_bytes())?;
+        for part in &whole.parts {
+            self.fill_tensor(&part.input, dtype, &part.shape, |offset, extents, targets| {
+                let offset: Vec<usize> = offset.iter().zip(&part.offset).map(|(a, b)| a + b).collect();
+                fill(&offset, extents, targets);
+            })?;
+        }
+        Ok(())
     }
 
     /// Everything needed to continue on any mesh: global parameters and optimizer state, parts
@@ -71,20 +130,11 @@ impl TrainLoop {
     pub fn checkpoint(&self, meta: BTreeMap<String, String>) -> Result<Checkpoint> {
         let world = self.runner.world();
         let mut tensors: IndexMap<String, TensorData> = IndexMap::new();
-        for (index, home) in self.homes() {
-            let layout = &self.inputs[index];
-            let read = |rank: usize| world.gather(rank, || self.runner.read_input(rank, &layout.name));
-            let Some(value) = collect(layout, read)? else { continue };
-            let Some((dim, start, limit)) = home.piece else {
-                tensors.insert(home.name, value);
-                continue;
-            };
-            let size = layout.dtype.size_bytes();
-            let whole = tensors.entry(home.name).or_insert_with(|| {
-                let bytes = vec![0; home.shape.iter().product::<usize>() * size];
-                TensorData::new(layout.dtype, home.shape.clone(), bytes)
-            });
-            Piece { shape: &home.shape, dim, start, limit }.put(size, &value.bytes, &mut whole.bytes);
+        for (name, whole) in self.state.tensors() {
+            let read = |rank: usize, input: &str| world.gather(rank, || self.runner.read_input(rank, input));
+            if let Some(value) = self.joined(whole, read)? {
+                tensors.insert(name.clone(), value);
+            }
         }
         Ok(Checkpoint { tensors, step: self.step, meta, beside: BTreeMap::new() })
     }
@@ -96,12 +146,12 @@ impl TrainLoop {
     /// E417 if a worker still runs after a failed step.
     pub fn shards(&self) -> Result<Vec<Shard>> {
         let mut shards = Vec::new();
-        for (index, home) in self.homes() {
-            let TensorLayout { name, dtype, shape, sharding, mesh, ranks } = &self.inputs[index];
+        for (whole_name, whole, part) in self.parts() {
+            let TensorLayout { name, dtype, shape, sharding, mesh, ranks } = &self.inputs[part.places[0]];
             let mut seen: Vec<Vec<usize>> = Vec::new();
             for (position, &rank) in ranks.iter().enumerate() {
                 let extents = sharding.local_shape(mesh, shape, position);
-                let mut offset = sharding.local_offset(mesh, shape, position);
+                let offset = sharding.local_offset(mesh, shape, position);
                 // Nonempty shards are identified by their offset.
                 let is_empty = extents.contains(&0) && !shape.contains(&0);
                 if is_empty || seen.contains(&offset) {
@@ -111,14 +161,18 @@ impl TrainLoop {
                 if !self.runner.world().is_local(rank) {
                     continue;
                 }
-                if let Some((dim, start, _)) = home.piece {
-                    offset[dim] += start;
-                }
-                let part = TensorData::new(*dtype, extents, self.runner.read_input(rank, name)?);
-                shards.push(Shard { name: home.name.clone(), shape: home.shape.clone(), offset, part });
+                let offset = within(part, &offset);
+                let value = TensorData::new(*dtype, extents, self.runner.read_input(rank, name)?);
+                let (name, shape) = (whole_name.clone(), whole.shape.clone());
+                shards.push(Shard { name, shape, offset, part: value });
             }
         }
         Ok(shards)
+    }
+
+    /// Every part of every global tensor.
+    fn parts(&self) -> impl Iterator<Item = (&String, &Whole, &Part)> {
+        self.state.tensors().flat_map(|(name, whole)| whole.parts.iter().map(move |part| (name, whole, part)))
     }
 
     /// As [`TrainLoop::restore`], from a checkpoint on disk. Of one in shards, only the parts are read that overlap what
@@ -129,25 +183,24 @@ impl TrainLoop {
     pub fn resume(&mut self, opened: &Opened) -> Result<()> {
         let Some(types) = opened.types() else { return self.restore(&opened.load()?) };
         checkpoint::compare_types(&self.checkpoint_tensors(), &types)?;
-        for (index, home) in self.homes() {
-            let name = self.inputs[index].name.clone();
-            for place in self.inputs_named(&name) {
+        let state = self.state.clone();
+        for (name, part) in
+            state.tensors().flat_map(|(name, whole)| whole.parts.iter().map(move |p| (name, p)))
+        {
+            for &place in &part.places {
                 let TensorLayout { shape, sharding, mesh, ranks, .. } = &self.inputs[place];
                 let world = self.runner.world();
                 let mut regions: IndexMap<Region, Vec<usize>> = IndexMap::new();
                 for (position, &rank) in ranks.iter().enumerate().filter(|(_, rank)| world.is_local(**rank)) {
-                    let mut offset = sharding.local_offset(mesh, shape, position);
-                    if let Some((dim, start, _)) = home.piece {
-                        offset[dim] += start;
-                    }
+                    let offset = within(part, &sharding.local_offset(mesh, shape, position));
                     let extents = sharding.local_shape(mesh, shape, position);
                     regions.entry((offset, extents)).or_default().push(rank);
                 }
                 let (regions, ranks): (Vec<Region>, Vec<Vec<usize>>) = regions.into_iter().unzip();
-                let read = opened.regions(&home.name, &regions)?;
+                let read = opened.regions(name, &regions)?;
                 for (bytes, ranks) in read.iter().zip(&ranks) {
                     for &rank in ranks {
-                        self.runner.write_input(rank, &name, bytes)?;
+                        self.runner.write_input(rank, &part.input, bytes)?;
                     }
                 }
             }
@@ -163,24 +216,17 @@ impl TrainLoop {
     /// E314 with a table if names, types or shapes differ.
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
         checkpoint::compare(&self.checkpoint_tensors(), checkpoint)?;
-        for (index, home) in self.homes() {
-            let (name, dtype, shape) = {
-                let layout = &self.inputs[index];
-                (layout.name.clone(), layout.dtype, layout.shape.clone())
-            };
-            let whole = &checkpoint.tensors[&home.name];
-            let places = self.inputs_named(&name);
-            match home.piece {
-                None => self.write(&places, &name, &shape, &whole.bytes)?,
-                Some((dim, start, limit)) => {
-                    let size = dtype.size_bytes();
-                    let mut piece = vec![0; shape.iter().product::<usize>() * size];
-                    Piece { shape: &home.shape, dim, start, limit }.take(size, &whole.bytes, &mut piece);
-                    self.write(&places, &name, &shape, &piece)?;
-                }
-            }
+        let state = self.state.clone();
+        for (name, whole) in state.tensors() {
+            let TensorData { dtype, shape, bytes } = &checkpoint.tensors[name];
+            self.set_whole(name, whole, *dtype, shape, bytes)?;
         }
         self.step = checkpoint.step;
         Ok(())
     }
+}
+
+/// An offset in the global tensor from one in a part of it.
+fn within(part: &Part, offset: &[usize]) -> Vec<usize> {
+    offset.iter().zip(&part.offset).map(|(own, start)| own + start).collect()
 }

@@ -52,7 +52,7 @@ fn model(ranks: usize, micro: usize) -> Model {
         let mut values: Vec<ValueId> = Vec::new();
         for layout in &inputs {
             let shape = layout.sharding.local_shape(&mesh, &layout.shape, rank);
-            let role = if layout.name.contains('w') { Role::Param } else { Role::Input };
+            let role = if layout.name.starts_with('w') { Role::Param } else { Role::Input };
             values.push(b.input(&layout.name, TensorType::new(layout.dtype, shape), role));
         }
         let (x, rest) = values.split_at(micro);
@@ -264,24 +264,78 @@ fn a_step_that_is_refused_names_what_is_wrong_and_changes_nothing() {
     }
 }
 
-#[test]
-fn a_step_that_diverges_leaves_the_state_of_the_one_before() {
-    for (ranks, micro, workers) in [(1, 1, 1), (1, 3, 1), (2, 1, 2), (3, 2, 2), (4, 1, 4)] {
-        let mut train = train(ranks, micro, workers);
-        start(&mut train);
-        steps(&mut train, 0..2);
-        let mut bytes = numbers(5, ROWS * 6);
-        bytes[..4].copy_from_slice(&f32::NAN.to_le_bytes());
-        let x = BatchTensor { name: "x", dtype: DType::F32, shape: &[ROWS, 6], bytes: &bytes };
-        fails(
-            &mut train,
-            &[x],
-            0.1,
-            "E412",
-            &["`loss` is not a finite number", "at step 3", "the step before"],
-        );
-        assert_eq!(train.steps_taken(), 2);
+/// The batch of a step with these values in place of some elements.
+fn spoilt(seed: u64, values: &[(usize, f32)]) -> Vec<u8> {
+    let mut bytes = numbers(seed, ROWS * 6);
+    for (at, value) in values {
+        bytes[at * 4..][..4].copy_from_slice(&value.to_le_bytes());
     }
+    bytes
+}
+
+fn x(bytes: &[u8]) -> BatchTensor<'_> {
+    BatchTensor { name: "x", dtype: DType::F32, shape: &[ROWS, 6], bytes }
+}
+
+#[test]
+fn a_step_that_is_not_finite_is_as_if_it_had_not_been_tried() {
+    for (ranks, micro, workers) in [(1, 1, 1), (1, 3, 1), (2, 1, 2), (3, 2, 2), (4, 1, 4)] {
+        let [mut train, mut other] = [(); 2].map(|()| {
+            let mut train = train(ranks, micro, workers);
+            start(&mut train);
+            steps(&mut train, 0..2);
+            train
+        });
+        let words = ["`loss` is not a finite number", "at step 3", "the step before"];
+        for _ in 0..3 {
+            let nan = spoilt(5, &[(9, f32::NAN), (10, f32::NAN), (20, f32::INFINITY)]);
+            fails(&mut train, &[x(&nan)], 0.1, "E412", &words);
+            let place =
+                "the batch is not finite: `x` has 2 NaN and 1 infinite of 42 elements, the first at [1, 3]";
+            fails(&mut train, &[x(&nan)], 0.1, "E412", &[place, "mend the data"]);
+            assert_eq!(train.steps_taken(), 2);
+            assert_eq!(train.run().unwrap_err().code, "E430");
+        }
+        assert_eq!(steps(&mut train, 2..4), steps(&mut other, 2..4));
+        // A batch that is finite, and a loss that is not.
+        let large = spoilt(5, &[(0, 3e38)]);
+        fails(&mut train, &[x(&large)], 0.1, "E412", &["help: lower the learning rate"]);
+        let infinite = spoilt(5, &[(0, f32::NEG_INFINITY)]);
+        let place =
+            "`x` has 1 infinite of 42 elements, the first at [0, 0]; if that is meant, as in a mask, lower";
+        fails(&mut train, &[x(&infinite)], 0.1, "E412", &[place]);
+        assert_eq!(steps(&mut train, 4..6), steps(&mut other, 4..6));
+        let [one, two] = [train, other].map(|train| train.checkpoint(BTreeMap::new()).unwrap());
+        assert_eq!(one, two);
+    }
+}
+
+#[test]
+fn a_step_that_is_not_finite_leaves_two_processes_as_if_it_had_not_been_tried() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut alone = train(3, 2, 2);
+    start(&mut alone);
+    let losses = steps(&mut alone, 0..4);
+    let process = |index: usize| {
+        let processes = HostProcesses::join(folder.path(), index, 2, Patience::default()).unwrap();
+        let options =
+            RunnerOptions { workers: Some(2), processes: Some(processes), ..RunnerOptions::default() };
+        let mut train = train_with(3, 2, options);
+        start(&mut train);
+        for step in 0..4 {
+            for _ in 0..2 {
+                let nan = spoilt(step, &[(41, f32::NAN)]);
+                let place = "`x` has 1 NaN of 42 elements, the first at [6, 5]";
+                fails(&mut train, &[x(&nan)], 0.1, "E412", &[place]);
+            }
+            assert_eq!(steps(&mut train, step..step + 1), losses[step as usize..step as usize + 1]);
+        }
+    };
+    std::thread::scope(|scope| {
+        let process = &process;
+        let both = [0, 1].map(|index| scope.spawn(move || process(index)));
+        both.into_iter().for_each(|thread| thread.join().unwrap());
+    });
 }
 
 #[test]
