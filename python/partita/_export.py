@@ -262,7 +262,8 @@ def _imported(
     reached = Reached(exported)
 
     def save(path: str) -> None:
-        with turn(), only_trained(exported, reached.trained(loss)), apart(list(exported.state_dict.values())):
+        tensors = list(exported.state_dict.values())
+        with turn(), only_trained(exported, reached.trained(loss)), apart(tensors), _plain_containers(exported):
             torch.export.save(exported, path)
 
     with tempfile.TemporaryDirectory(prefix="partita-") as folder:
@@ -272,6 +273,29 @@ def _imported(
         native = _partita.Model(path, loss, batch, ranks)
 
     return Model(native, module, _returning(exported), save, function, reached, ranges_of(exported))
+
+
+@contextmanager
+def _plain_containers(exported: Any) -> Iterator[None]:
+    """Inside, named tuples in the arguments and results are dictionaries of their fields: files have no names of classes."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return {name: plain(part) for name, part in zip(value._fields, value)}
+        if type(value) in (tuple, list):
+            return type(value)(plain(part) for part in value)
+        return {key: plain(part) for key, part in value.items()} if type(value) is dict else value
+
+    def without(spec: Any) -> Any:
+        return pytree.tree_structure(plain(pytree.tree_unflatten(list(range(spec.num_leaves)), spec)))
+
+    signature = exported.module_call_graph[0].signature
+    before = signature.in_spec, signature.out_spec
+    try:
+        signature.in_spec, signature.out_spec = without(before[0]), without(before[1])
+        yield
+    finally:
+        signature.in_spec, signature.out_spec = before
 
 
 def _returning(exported: Any) -> Callable[[Sequence[Any]], Any]:

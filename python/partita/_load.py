@@ -45,6 +45,8 @@ class Model:
         # The function that `load` took as the loss.
         self._loss = loss
         self._taken: Taken | None = None
+        # The arguments and keyword arguments that a module was loaded with, and the target of a loss.
+        self._example: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         # What the module returns, as a function of the tensors in it.
         self._returned = returned
         self._types = {name: (dtype, tuple(shape)) for name, dtype, shape in native.inputs()}

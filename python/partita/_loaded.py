@@ -42,11 +42,11 @@ def load(
         if loss is not None:
             _export.check_loss(found.program, loss)
         model = _export._imported(found.program, module, loss_name, batch, ranks, loss)
-        model._taken = Taken(module, found, model, make)
+        model._taken, model._example = Taken(module, found, model, make), (args, kwargs)
         return model
 
     made = make()
-    args, kwargs = pytree.tree_map(separate, (args, kwargs))
+    args, kwargs = made._example = pytree.tree_map(separate, (args, kwargs))
     return made
 
 

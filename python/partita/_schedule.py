@@ -236,9 +236,21 @@ class Schedule(At):
         return self
 
     def verify(self) -> Report:
-        """Runs one step on the ranks and one on a single device, on random inputs, and compares the loss, every gradient,
-        parameter and optimizer state. The report is true if all agree."""
-        return self._native.verify()
+        """Compares what would run with what it should compute. The report is true if all agree, and its ``compared`` says
+        what was compared with what:
+
+        - the program of a training step, and those of a forward and a backward pass with a pause between them, on random
+          inputs and gradients of the outputs, with the interpreter on one device: loss, outputs, every gradient, parameter
+          and optimizer state;
+        - of a model from a module of PyTorch, the module that ``build`` returns with that module itself, on the example
+          inputs: outputs, gradients and buffers of three passes in a row.
+        """
+        report = self._native.verify()
+        if self.model._module is None:
+            return report
+        from partita._verified import beside_pytorch
+
+        return beside_pytorch(self.model, self.build, report)
 
     def explain(self, name: str | None = None) -> str:
         """Why the step is as it is: what each line does and why ranks meet; or, for the name of a tensor or collective,

@@ -84,7 +84,8 @@ impl Model {
         batch: Option<usize>,
         ranks: Option<usize>,
     ) -> PyResult<Model> {
-        let options = ImportOptions { loss, batch, ranks, ..ImportOptions::default() };
+        // Who calls the model needs no loss; a trainer says that it does.
+        let options = ImportOptions { loss, batch, ranks, may_lack_loss: true, ..ImportOptions::default() };
         let source = detached(py, || Model::open(&path, &options))?;
         Ok(Model { source: Arc::new(source) })
     }

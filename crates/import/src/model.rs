@@ -11,6 +11,9 @@ use std::collections::BTreeMap;
 pub struct ImportOptions {
     /// The output that is the loss; `None`: the only float scalar output, if there is just one.
     pub loss: Option<String>,
+    /// Whether a model may have several float scalar outputs of which none is named as the loss: it then has no loss,
+    /// which is no error for those who call it.
+    pub may_lack_loss: bool,
     /// The extents of symbolic sizes by symbol, `s17`; others get the extent of the example that the
     /// model was exported with.
     pub sizes: BTreeMap<String, usize>,

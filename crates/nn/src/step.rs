@@ -142,6 +142,7 @@ pub fn scaled_gradient_graph(
         Diagnostic::new("E055", format!("`{}` has no loss to differentiate", forward.name))
             .expected("an output named `loss`")
             .found(format!("{:?}", forward.output_names))
+            .help("let the model return its loss; of several float scalars, name the one that is it when the model is loaded")
     })?;
     let ty = forward.ty(loss).clone();
     if ty.rank() != 0 || !ty.dtype.is_float() {

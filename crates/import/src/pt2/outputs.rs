@@ -82,7 +82,8 @@ impl Lowering<'_> {
                 return Err(changed_parameter(name));
             }
         }
-        let loss = choose_loss(&self.cx.builder, &user, stated_loss.or(options.loss.clone()))?;
+        let chosen = stated_loss.or(options.loss.clone());
+        let loss = choose_loss(&self.cx.builder, &user, chosen, options.may_lack_loss)?;
         // What the file returns has names of its own beside the loss and the gradients of a step.
         let returned: BTreeSet<String> = user.iter().chain(&others).map(|(name, _)| name.clone()).collect();
         let own =
@@ -182,6 +183,7 @@ fn choose_loss(
     b: &GraphBuilder,
     user: &[(String, ValueId)],
     chosen: Option<String>,
+    may_lack: bool,
 ) -> Result<Option<usize>> {
     let is_scalar = |value: ValueId| b.ty(value).rank() == 0 && b.ty(value).dtype.is_float();
     let Some(chosen) = chosen else {
@@ -192,6 +194,7 @@ fn choose_loss(
             // Several scalars: the one that is called the loss.
             Some(_) => match user.iter().position(|(name, value)| name == LOSS && is_scalar(*value)) {
                 Some(position) => Ok(Some(position)),
+                None if may_lack => Ok(None),
                 None => {
                     let names: Vec<&str> =
                         user.iter().filter(|(_, v)| is_scalar(*v)).map(|(name, _)| name.as_str()).collect();
