@@ -7,6 +7,7 @@ repeats the changes with the tensors of a pass, which are connected to autograd 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,9 +19,9 @@ from torch.utils import _pytree as pytree
 from partita._error import refuse
 from partita._watched import Holder, Tree, described, is_unchanged
 
-# How an entry is made: it stays, is another one, a container, an input, a part of the result, an output; or a constant, or
-# a container of such.
-_OLD, _KNOWN, _TARGET, _INPUT, _RESULT, _OUTPUT, _CONSTANT, _BUILT = range(8)
+# How an entry is made: it stays, is another one, a container, an input, a part of the result, an output; or a constant, a
+# container of such, or a weak reference to one.
+_OLD, _KNOWN, _TARGET, _INPUT, _RESULT, _OUTPUT, _CONSTANT, _BUILT, _WEAK = range(9)
 
 
 Type = tuple[torch.dtype, tuple[int, ...], bool]
@@ -108,6 +109,8 @@ class Effects:
                 return (inputs if kind == _INPUT else result if kind == _RESULT else outputs)[about[0]]
             if kind == _CONSTANT:
                 return about[0]
+            if kind == _WEAK:
+                return weakref.ref(value(about[0], old))
             return pytree.tree_unflatten([value(part, old) for part in about[1]], about[0])
 
         made = [
@@ -126,9 +129,15 @@ class Watched:
         """``keeps``: whether a program returns the tensors that are left behind."""
         self.tree, self.run, self.keeps = tree, run, keeps
         self.effects = Effects()
+        # What the export puts others in the place of: the entries that the user sees.
+        self._own = tree.saved()
+        # By the id of what is in its place, while the module runs.
+        self._replaced: dict[int, Any] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         before = self.tree.saved()
+        pairs = [(now, own) for entries, owned in zip(before, self._own) for now, own in _shared(entries, owned)]
+        self._replaced = {id(now): own for now, own in pairs if isinstance(now, torch.Tensor)}
         try:
             inputs = pytree.tree_leaves((args, kwargs))
             versions = [value._version if isinstance(value, torch.Tensor) else 0 for value in inputs]
@@ -188,7 +197,7 @@ class Watched:
         places = [holder.named(key) for key in removed]
         for key, value in new.items():
             entries[key] = (_OLD, key)
-            if key in old and old[key] is value:
+            if key in old and (old[key] is value or self._is_as_before(value, self._own[number].get(key))):
                 continue
             if holder.place.endswith("_buffers") and self._is_copied(old.get(key), value):
                 effects.copied.append((old[key], value))
@@ -214,6 +223,21 @@ class Watched:
                 )
             )
 
+    def _is_as_before(self, now: Any, own: Any) -> bool:
+        """Whether an entry is what the user sees, but for tensors in whose place the export puts others: recurrent modules
+        notice those, and list their weights anew."""
+        if isinstance(now, torch.Tensor):
+            return self._replaced.get(id(now), now) is own
+        if type(now) is not type(own):
+            return False
+        if isinstance(now, weakref.ref):
+            return self._is_as_before(now(), own())
+        if isinstance(now, (list, tuple)):
+            return len(now) == len(own) and all(map(self._is_as_before, now, own))
+        if isinstance(now, dict):
+            return list(now) == list(own) and all(map(self._is_as_before, now.values(), own.values()))
+        return now is own
+
     def _is_copied(self, old: Any, new: Any) -> bool:
         """Whether a tensor that a buffer is replaced by can as well be copied into it."""
         both = isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor)
@@ -231,12 +255,19 @@ class Watched:
             effects.outputs.append(value.reshape(1) if value.dim() == 0 else value)
             effects.types.append(_type_of(value))
             return leaf
+        if isinstance(value, weakref.ref) and id(value()) in known:
+            return (_WEAK, known[id(value())])
         parts, spec = pytree.tree_flatten(value)
         if not spec.is_leaf() and not isinstance(value, torch.Size):
             return (_BUILT, spec, [self._leaf(effects, known, part, place) for part in parts])
         if Tree(value).tensors:
             raise _refused("forward() stores a tensor where a planned pass cannot put it", place, type(value).__name__)
         return (_CONSTANT, value)
+
+
+def _shared(one: dict[Any, Any], other: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    """The values of the keys that both have."""
+    return [(value, other[key]) for key, value in one.items() if key in other]
 
 
 def zeros(types: Sequence[Type | None]) -> list[Any]:
