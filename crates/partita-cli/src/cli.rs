@@ -142,9 +142,10 @@ pub struct VerifyArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub flags: ConfigFlags,
-    /// What runs the planned step; the step of one device always runs on the interpreter.
-    #[arg(long, value_enum, default_value_t = Runner::Interpreter)]
-    pub runner: Runner,
+    /// What runs the planned step: by default the CPU device, as training does, if the mesh fits here, else the interpreter.
+    /// The step of one device always runs on the interpreter.
+    #[arg(long, value_enum)]
+    pub runner: Option<Runner>,
     /// Compare with what a framework recorded, not with one device: a .npz or .safetensors file with inputs, outputs (by
     /// name, or as output.0, output.1, ..), loss and grad.PARAMETER.
     #[arg(long, value_name = "FILE")]

@@ -16,6 +16,7 @@ use crate::plan::Plan;
 use crate::stages::{Stage, interpret as interpret_stages, trace};
 use crate::structure::{Structured, Tools, reference_model};
 use crate::tensors::{inputs_of, outputs_by_name, zero_states};
+use indexmap::IndexMap;
 use partita_base::{DType, Result};
 use partita_ir::ops::Composite;
 use partita_ir::{Graph, Literal, Phase, Target, interpret};
@@ -363,6 +364,16 @@ pub fn compare(
     compare_within(reference, planned, precise, update, tolerance(dtype))
 }
 
+/// [`compare`] where so much noise was measured in each output: by how much rounding alone may change it.
+pub fn compare_beside_noise(
+    reference: &Fed,
+    planned: &Fed,
+    noise: &IndexMap<String, f64>,
+    dtype: DType,
+) -> Report {
+    compare_to(reference, planned, &Bounds::new(reference, None, None, tolerance(dtype)).beside(noise))
+}
+
 /// [`compare`] with this tolerance.
 pub fn compare_within(
     reference: &Fed,
@@ -371,7 +382,10 @@ pub fn compare_within(
     update: Option<Update>,
     tolerance: f64,
 ) -> Report {
-    let bounds = Bounds::new(reference, precise, update, tolerance);
+    compare_to(reference, planned, &Bounds::new(reference, precise, update, tolerance))
+}
+
+fn compare_to(reference: &Fed, planned: &Fed, bounds: &Bounds) -> Report {
     let compared = |(name, expected): (&String, &Literal)| match planned.get(name) {
         Some(actual) => compare_tensor(name, expected, actual, &bounds.of(name, expected)),
         None => TensorError {

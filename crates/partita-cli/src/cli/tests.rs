@@ -117,7 +117,7 @@ fn hidden_flags_parse_but_are_not_shown() {
     let Command::Verify(args) = parse("partita verify gpt --runner cpu --break-rule layers.0.mlp") else {
         panic!("verify")
     };
-    assert_eq!((args.runner, args.break_rule.as_deref()), (Runner::Cpu, Some("layers.0.mlp")));
+    assert_eq!((args.runner, args.break_rule.as_deref()), (Some(Runner::Cpu), Some("layers.0.mlp")));
     let mut command = Cli::command_line();
     let help = command.find_subcommand_mut("verify").unwrap().render_long_help().to_string();
     assert!(help.contains("--runner") && !help.contains("break-rule"), "{help}");

@@ -14,11 +14,16 @@ use partita_schedule::verify::{StepRunner, Task, Watcher, Work};
 /// Runs the command.
 pub fn verify(args: &VerifyArgs, session: &Session, output: &mut Output) -> Result<Ending> {
     let config = session.config();
-    let runner: Box<dyn StepRunner> = match args.runner {
-        Runner::Interpreter => Box::new(session.interpreter()),
+    let chosen = match args.runner {
+        Some(runner) => runner,
+        None if session.check_runs_here().is_ok() => Runner::Cpu,
+        None => Runner::Interpreter,
+    };
+    let (runner, place): (Box<dyn StepRunner>, _) = match chosen {
+        Runner::Interpreter => (Box::new(session.interpreter()), INTERPRETER),
         Runner::Cpu => {
             session.check_runs_here()?;
-            Box::new(session.step_runner())
+            (Box::new(session.step_runner()), "the CPU device")
         }
     };
     if let Some(path) = &args.against {
@@ -47,10 +52,8 @@ pub fn verify(args: &VerifyArgs, session: &Session, output: &mut Output) -> Resu
     session.check_sizes(rows)?;
     #[cfg(feature = "testing")]
     let session = &session.clone().with_broken_rule(args.break_rule.clone());
-    let place = match args.runner {
-        Runner::Interpreter => INTERPRETER,
-        Runner::Cpu => "the CPU device",
-    };
+    let (mesh, of) = (session.mesh(), if rows == config.train.batch { "" } else { " of the batch" });
+    output.note(format!("compared is the step of {mesh} on {place} with that of one device on the interpreter, {rows} rows{of}"));
     let guard = Guard::new(session, output, place, true);
     let verified = session.verify(rows, runner.as_ref(), &guard)?;
     drop(guard);

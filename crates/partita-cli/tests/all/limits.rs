@@ -145,7 +145,10 @@ fn a_verification_tells_its_cost_and_refuses_what_is_too_much() {
     let place = crate::place();
     let told = tiny(&place, "verify", &["--mesh", "tp=2"]);
     assert_eq!(told.code, Some(0), "{}", told.err);
-    assert!(told.err.starts_with("verifying on the interpreter: 2 ranks, "), "{}", told.err);
+    assert!(told.err.contains("verifying on the CPU device: 2 ranks, "), "{}", told.err);
+    assert!(told.err.contains("compared is the step of tp=2 on the CPU device with"), "{}", told.err);
+    let told = tiny(&place, "verify", &["--mesh", "tp=2", "--runner", "interpreter"]);
+    assert!(told.err.contains("verifying on the interpreter: 2 ranks, "), "{}", told.err);
     assert!(told.err.contains("operations on elements"), "{}", told.err);
     for command in ["train", "verify"] {
         tiny(&place, command, &["--mesh", "tp=2", "--verify-limit", "1000"])

@@ -46,6 +46,7 @@
 //! is an input of the step; therefore verification feeds at least [`visible_rate`].
 
 use crate::feed::Fed;
+use indexmap::IndexMap;
 use partita_base::DType;
 use partita_ir::port::{GRADIENT_NORM, gradient_name, state_name, state_of};
 use partita_ir::{F8, Literal, OutputKind};
@@ -101,7 +102,7 @@ pub fn visible_rate(dtype: DType) -> f64 {
 }
 
 /// The distance from 1 to the next number of a float type.
-fn unit(dtype: DType) -> f64 {
+pub fn unit(dtype: DType) -> f64 {
     match dtype {
         DType::BF16 => 2f64.powi(-7),
         DType::F16 => 2f64.powi(-10),
@@ -165,6 +166,8 @@ pub(super) struct Bounds<'a> {
     reference: &'a Fed,
     precise: Option<&'a Fed>,
     update: Option<Update<'a>>,
+    /// How much rounding may change outputs, where that was measured.
+    noise: Option<&'a IndexMap<String, f64>>,
     /// The largest magnitude of any gradient.
     largest_gradient: f64,
     /// The factor that clipping applies.
@@ -195,9 +198,15 @@ impl<'a> Bounds<'a> {
             reference,
             precise,
             update,
+            noise: None,
             largest_gradient: gradients().map(magnitude).fold(0.0, f64::max),
             clipping: limit.map_or(1.0, |limit| (limit / (norm() + 1e-6)).min(1.0)),
         }
+    }
+
+    /// These bounds where so much noise was measured in each output.
+    pub fn beside(self, noise: &'a IndexMap<String, f64>) -> Bounds<'a> {
+        Bounds { noise: Some(noise), ..self }
     }
 
     /// The bound of an output.
@@ -205,9 +214,10 @@ impl<'a> Bounds<'a> {
         let is_parameter = self.reference.contains_key(&gradient_name(name));
         let magnitude = magnitude(expected).max(if is_parameter { TINY_PARAMETER } else { TINY });
         let plain = self.tolerance * magnitude;
-        let explained = match is_gradient(name) {
-            true => Explained::All(self.gradient_difference(name, expected)),
-            false => self.updated(name).unwrap_or(Explained::All(plain)),
+        let explained = match (self.noise.and_then(|noise| noise.get(name)), is_gradient(name)) {
+            (Some(noise), _) => Explained::All(noise.max(plain)),
+            (None, true) => Explained::All(self.gradient_difference(name, expected)),
+            (None, false) => self.updated(name).unwrap_or(Explained::All(plain)),
         };
         Bound { plain, magnitude, explained }
     }
