@@ -168,3 +168,22 @@ def test_a_trainer_asks_which_of_two_scalars_is_the_loss():
     with pytest.raises(partita.PartitaError) as refused:
         partita.Trainer(model, None, "dp=1")
     assert refused.value.code == "E055" and "output.0.total" in refused.value.found
+
+
+class Routed(nn.Module):
+    """A loss of its own in an attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x, y):
+        self.balance = self.b(x).square().mean()
+        return self.a(x) - y
+
+
+def test_verify_looks_at_each_argument_and_at_what_is_left_behind():
+    x = torch.randn(4, 8)
+    report = partita.Schedule(partita.load(Routed(), (x, x)), "dp=2").verify()
+    assert report and any("attribute" in name for name, _, _ in report.tensors)
+    assert any("grad.b.weight" in name for name, _, _ in report.tensors if name.startswith("pass"))
