@@ -16,6 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
+from partita._drawn_outside import Drawn
 from partita._error import refuse
 from partita._watched import Holder, Tree, described, is_unchanged
 
@@ -141,7 +142,11 @@ class Watched:
         try:
             inputs = pytree.tree_leaves((args, kwargs))
             versions = [value._version if isinstance(value, torch.Tensor) else 0 for value in inputs]
+            drawn = Drawn(self.tree.opaque)
             result = self.run(*args, **kwargs)
+            moved = drawn.moved()
+            if moved is not None:
+                raise refuse_drawn(moved)
             tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
             if tensors and not any(isinstance(value, FakeTensor) for value in tensors):
                 # Not an export: the module is asked what it says to its arguments.
@@ -307,6 +312,18 @@ def refuse_moving(effects: Effects) -> Exception:
         expected="attributes that are the same in each call, or tensors",
         found=", ".join(moving),
         help="count outside of forward(), or in a buffer: register_buffer(name, torch.tensor(0)), and add_(1) in forward()",
+    )
+
+
+def refuse_drawn(place: str) -> Exception:
+    """E396 for random numbers that an export would draw once and for all."""
+    return refuse(
+        "E396",
+        f"forward() draws from {place}, which is another number in each call",
+        at=place,
+        expected="random numbers of PyTorch, such as dropout, or drawn outside of forward()",
+        found=f"a call that changes {place}",
+        help="draw them outside and pass them in, as a tensor or as a number",
     )
 
 

@@ -377,13 +377,13 @@ class Planning:
         if not self.programs and _launched.is_launched():
             tensors = [*module.named_parameters(), *module.named_buffers()]
             _launched.compare("weights", ((name, pack(value)) for name, value in tensors))
-        # A program has all gradients: which of them are needed is asked in each pass.
+        found = traced(module, args, kwargs, call.tree, kind=self.kind, keeps=True)
+        # What is saved says which parameters are trained. A program has all gradients: which of them are needed is asked in
+        # each pass.
         frozen = [value for value in module.parameters() if not value.requires_grad and value.is_floating_point()]
         try:
             for value in frozen:
                 value.requires_grad_(True)
-            # What is saved says which parameters are trained.
-            found = traced(module, args, kwargs, call.tree, kind=self.kind, keeps=True)
             model = _export._imported(found.program, module)
             constants = Constants(module, call.tree, found.constants, model)
             text = found.text + constants.digest()

@@ -105,7 +105,7 @@ def traced(
 
     Raises ``PartitaError``: E396 for changes that no pass can repeat, E390, E391 and E415 as ``load``.
     """
-    with _export.turn():
+    with _export.turn(), _without_inference_mode():
         before = tree.saved()
         try:
             found = _once(module, args, kwargs, tree, kind, loss, keeps)
@@ -129,6 +129,14 @@ def traced(
         finally:
             tree.restore(before)
     return found
+
+
+@contextmanager
+def _without_inference_mode() -> Iterator[None]:
+    """Exports need tensors with version counters, which those of inference mode have not. Gradients stay off in it."""
+    is_on = torch.is_grad_enabled()
+    with torch.inference_mode(False), torch.set_grad_enabled(is_on):
+        yield
 
 
 def _once(
@@ -164,10 +172,13 @@ def _once(
     constants = _constants(program, tree)
     effects = watched.effects
     refused: Exception | None = None
+    read = _read_buffers(program)
     for name, number, value in constants:
         place = name if number is None else tree.places[number]
         if any(place == other or place.startswith((f"{other}.", f"{other}[")) for other in effects.places):
             refused = refuse_carried(place)
+        if value is None and name in read:
+            value = module.get_buffer(name)
         if keeps and value is not None and torch.is_grad_enabled() and value.requires_grad and value.is_floating_point():
             refused = refused or _trained_outside(place)
     return Traced(program, tree, effects, text_of(program), constants, refused=refused)
@@ -230,6 +241,17 @@ def _constants(program: Any, tree: Tree) -> list[Constant]:
             number, held = at.get((value.data_ptr(), value.shape), (None, value))
             found.append((spec.target, number, held))
     return found
+
+
+def _read_buffers(program: Any) -> set[str]:
+    """The buffers that a program reads, and does not only replace."""
+
+    def is_read(node: Any) -> bool:
+        return any(str(user.target) != "aten.copy_.default" or user.args[0] is not node for user in node.users)
+
+    placeholders = {node.name for node in program.graph.find_nodes(op="placeholder") if is_read(node)}
+    specs = program.graph_signature.input_specs
+    return {spec.target for spec in specs if spec.kind.name == "BUFFER" and spec.arg.name in placeholders}
 
 
 def text_of(program: Any) -> str:

@@ -179,6 +179,8 @@ class Tree:
         """Each tensor once, in the order in which they were reached."""
         self.places: list[str] = []
         """Where the tensors are."""
+        self.opaque: list[tuple[str, Any]] = []
+        """Objects that count by their identity, with where they are."""
         self._root, self._kind = root, kind
         self._numbers: dict[int, int] = {}
         self._views: list[Any] = []
@@ -197,6 +199,7 @@ class Tree:
         described = self._described(root, "")
         self.key = Key((described, self._tensors()))
         self._pointers = [*map(torch.Tensor.data_ptr, self._with_memory)]
+        self._flags = [value.requires_grad for value in self.tensors]
         self._kinds = [*map(type, self._typed)]
         self.modules = list(_parts(root)) if isinstance(root, torch.nn.Module) else []
         self.parameters = [p for part in self.modules for p in part._parameters.values() if p is not None]
@@ -216,6 +219,7 @@ class Tree:
             and all(map(operator.is_, chain.from_iterable(self._views), self._seen))
             and [*map(torch.Tensor.data_ptr, self._with_memory)] == self._pointers
             and [*map(type, self._typed)] == self._kinds
+            and [value.requires_grad for value in self.tensors] == self._flags
             and all(
                 getattr(target, name, Tree) is value
                 for target, names, values in self._reads
@@ -289,6 +293,7 @@ class Tree:
         elif not _is_library(kind.__module__) or kind in (types.SimpleNamespace, types.CellType):
             found.append(self._of_instance(value, kind, place))
         elif len(found) == 1:
+            self.opaque.append((place, value))
             return Same(value)
         return tuple(found)
 
@@ -455,9 +460,8 @@ class Tree:
     def _type_of(self, value: torch.Tensor) -> Any:
         if isinstance(value, (UninitializedBuffer, UninitializedParameter)):
             return Same(value)
-        is_parameter = id(value) in self._registered
-        # Which parameters are trained is asked in each pass.
-        return is_parameter, value.dtype, tuple(value.shape), is_parameter or value.requires_grad
+        # forward() may ask which parameters are trained.
+        return id(value) in self._registered, value.dtype, tuple(value.shape), value.requires_grad
 
 
 def _has_memory(value: torch.Tensor) -> bool:

@@ -247,11 +247,12 @@ impl Runner {
     /// # Errors
     /// E410 if a rank panicked, E411 if a kernel rejected its data, E412 if a checked output is not
     /// finite, E413 if ranks make no progress, E418 if a rank of another process failed, E427 if it
-    /// was [interrupted](Runner::interrupter).
+    /// was [interrupted](Runner::interrupter), E428 if it pauses and did not run to its pause.
     ///
     /// After E412 the next step runs as if the refused one had not been tried, if the programs were lowered with a guard;
     /// its inputs must be written again. After any other error the runner is unusable: later steps return that error.
     pub fn step(&mut self) -> Result<()> {
+        self.runs_whole()?;
         self.is_paused = false;
         self.advance(false)
     }

@@ -194,7 +194,7 @@ fn a_trace_with_data_parallelism_takes_tensor_parallelism_on_another_axis() {
 fn gradients_that_a_file_returns_are_not_those_of_the_step() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["mlp_joint", "mlp_uneven_joint"] {
-        for mesh in ["dp=1", "fsdp=2", "fsdp=3"] {
+        for mesh in ["fsdp=1", "fsdp=2", "fsdp=3"] {
             let config = folder.path().join(format!("{name}-{mesh}.toml"));
             let text = format!(
                 "[model]\nkind = \"file\"\npath = {:?}\n[mesh]\nshape = \"{mesh}\"\n[plan]\n\"**\" = \"fsdp\"\n",

@@ -30,6 +30,17 @@ impl Runner {
             .help("run the whole step"))
     }
 
+    /// E428 if a step that pauses is to run from its beginning to its end: its caller gives inputs at the pause, which have no
+    /// memory before.
+    pub(super) fn runs_whole(&self) -> Result<()> {
+        if self.is_paused || self.pauses().is_err() {
+            return Ok(());
+        }
+        Err(Diagnostic::new("E428", "the step pauses after its forward pass")
+            .expected("its forward pass, then the gradients of its outputs, then the rest")
+            .found("a step from its beginning to its end"))
+    }
+
     /// Gives up a step that paused after its forward pass; does nothing otherwise. If collectives are in progress, the
     /// rest of the step runs, so that they end.
     ///

@@ -1,0 +1,115 @@
+"""What a forward pass reads beside tensors of PyTorch: generators, iterators, which parameters are trained, the mode. A built
+module does as the module itself would, or refuses it by name."""
+
+import copy
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import partita  # noqa: E402
+from torch import nn  # noqa: E402
+
+X = torch.randn(4, 8)
+
+
+def build(module, mesh="dp=1"):
+    return partita.Schedule(partita.load(module, (X,)), mesh).build()
+
+
+class Drawing(nn.Module):
+    """Scales what a layer computes by a number that ``draw`` gives."""
+
+    def __init__(self, draw, **kept):
+        super().__init__()
+        self.layer, self.draw = nn.Linear(8, 8), draw
+        for name, value in kept.items():
+            setattr(self, name, value)
+
+    def forward(self, x):
+        return self.layer(x) * float(self.draw(self))
+
+
+DRAWN = {
+    "random": lambda: Drawing(lambda _: random.random()),
+    "numpy.random": lambda: Drawing(lambda _: np.random.rand()),
+    "own": lambda: Drawing(lambda m: m.own.random(), own=random.Random(0)),
+    "generator": lambda: Drawing(lambda m: m.generator.random(), generator=np.random.default_rng(0)),
+    "counter": lambda: Drawing(lambda m: next(m.counter), counter=itertools.count(1)),
+    "cycle": lambda: Drawing(lambda m: next(m.cycle), cycle=itertools.cycle([1, 2])),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_numbers_that_are_not_drawn_by_pytorch_are_refused_by_name(name):
+    before = random.getstate(), np.random.get_state()[1].copy()
+    with pytest.raises(partita.PartitaError) as refused:
+        build(DRAWN[name]())(X)
+    assert refused.value.code == "E396" and name in refused.value.message
+    assert random.getstate() == before[0] and (np.random.get_state()[1] == before[1]).all()
+
+
+class Asking(nn.Module):
+    """Computes other things for parameters that are trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.a.requires_grad_(False)
+
+    def forward(self, x):
+        y = self.a(x)
+        y = y * 2 if self.a.weight.requires_grad else y * 3
+        return self.b(y + 1 if y.requires_grad else y)
+
+
+@pytest.mark.parametrize("mesh", ["dp=1", "fsdp=2", "pp=2"])
+def test_forward_may_ask_which_parameters_are_trained(mesh):
+    module = Asking()
+    built = build(module, mesh)
+    for is_trained in (False, True, False):
+        built.a.requires_grad_(is_trained)
+        module.a.requires_grad_(is_trained)
+        built.zero_grad()
+        module.zero_grad()
+        found, expected = built(X), module(X)
+        torch.testing.assert_close(found, expected)
+        found.sum().backward()
+        expected.sum().backward()
+        for own, right in zip(built.parameters(), module.parameters()):
+            assert (own.grad is None) == (right.grad is None)
+            if right.grad is not None:
+                torch.testing.assert_close(own.grad, right.grad)
+
+
+def test_a_buffer_that_is_trained_is_refused():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(8, 8)
+            self.register_buffer("scale", torch.ones(8).requires_grad_())
+
+        def forward(self, x):
+            return self.a(x) * self.scale
+
+    built = build(Scaled())
+    with pytest.raises(partita.PartitaError) as refused:
+        built(X)
+    assert refused.value.code == "E396" and "scale" in refused.value.message
+    with torch.no_grad():
+        built(X)
+    built.scale = torch.ones(8)
+    torch.testing.assert_close(built(X), copy.copy(built.a)(X))
+
+
+def test_the_first_pass_may_be_in_inference_mode():
+    module = nn.Linear(8, 8)
+    built = build(module)
+    with torch.inference_mode():
+        torch.testing.assert_close(built(X), module(X))
+        torch.testing.assert_close(built(X + 1), module(X + 1))
+    built(X).sum().backward()
+    assert built.weight.grad is not None
