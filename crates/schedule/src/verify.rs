@@ -311,7 +311,8 @@ impl Verification<'_> {
         self.watcher.begins(Task::Compare, &Work::of(mesh.rank_count(), &[&built.step], interpreted))?;
         let watch = |operations: f64| self.watcher.advances(operations);
         let graph = &built.step;
-        let mut alone = interpret::evaluate_ranks_lean(&[graph], &[inputs.clone()], Some(&watch))?;
+        let mut alone =
+            interpret::evaluate_ranks_lean(&[graph], std::slice::from_ref(&inputs), Some(&watch))?;
         let expected = outputs_by_name(graph, &built.pieces, alone.remove(0));
         let outputs = self.tools.runner.run_watched(&built, &inputs, &watch)?;
         let actual = outputs_by_name(graph, &built.pieces, outputs);

@@ -247,7 +247,7 @@ struct Prepared {
 
 /// What runs a case.
 enum Player {
-    Steps(TrainLoop),
+    Steps(Box<TrainLoop>),
     Programs(Runner),
 }
 
@@ -461,7 +461,7 @@ fn prepare_step(step: &Step, session: &Session, case: &Case) -> Result<Prepared>
     planned.initialize(&model, SEED)?;
     let initialize_ms = 1e3 * begin.elapsed().as_secs_f64();
     let fed = feed::random_feed(&model, SEED, 0.0);
-    let ready = Prepared::ready(Player::Steps(planned.train_loop), compile_ms, 1);
+    let ready = Prepared::ready(Player::Steps(Box::new(planned.train_loop)), compile_ms, 1);
     Ok(Prepared { fed, learning_rate: session.config().schedule.peak, initialize_ms, ..ready })
 }
 
