@@ -16,8 +16,9 @@ use partita_schedule::verify::{Report, StepRunner, coarsest, compare, compare_be
 impl Session {
     /// Runs the gradients of the step on its mesh for recorded inputs, and compares each recorded output, loss and gradient.
     ///
-    /// `recorded` has tensors by name: inputs, as they are called or as `input.<name>`; perhaps parameters and states, called
-    /// in the same two ways, which otherwise have their initial values; outputs by name or as `output.<position>`, `loss`, `grad.<parameter>`, and
+    /// `recorded` has tensors by name: inputs, as they are called or as `input.<name>`; perhaps parameters and states,
+    /// called in the same two ways, which otherwise have their initial values; outputs by name or as
+    /// `output.<position>`, `loss`, `grad.<parameter>`, and
     /// `new.<name>` for a parameter or state after the step. Of a
     /// model without a loss, the gradients are those of the sum of its outputs, each times `cotangent.<output>` where that
     /// is recorded. Also returns the names in `recorded` that belong to nothing, which are not compared.

@@ -110,8 +110,9 @@ impl ScriptTrainer {
     /// Exports the step of a session with its state, initial or resumed, and with the batches of its steps.
     ///
     /// # Errors
-    /// Those of [`xla::export`] and [`torch::export`]; E432 if a validation could not take the state; E315 for a folder of checkpoints that cannot be written, E061 without
-    /// a Python with the packages of the engine, and for an exchange folder that cannot be written.
+    /// Those of [`xla::export`] and [`torch::export`]; E432 if a validation could not take the state; E315 for a folder
+    /// of checkpoints that cannot be written, E061 without a Python with the packages of the engine, and for an
+    /// exchange folder that cannot be written.
     pub fn new(session: &Session, engine: Engine, resumed: Option<&Saved>) -> Result<ScriptTrainer> {
         check_packages(engine)?;
         let failed = |what: &str, found: String| failed(engine, what, found);

@@ -538,7 +538,7 @@ struct OnMesh {
     layouts: Option<Layouts>,
 }
 
-/// E161 unless the inputs of a step, and its outputs, are told apart by their names: those of the user among them, and
+/// E161 unless the inputs of a step, and its outputs, have distinct names: those of the user among them, and
 /// those that the step derives, such as the gradient `grad.w` beside the new value of a parameter `grad.w`.
 fn has_distinct_names(step: &Graph) -> Result<()> {
     let inputs = step.inputs.iter().map(|&input| step.value(input).name.as_str());

@@ -212,7 +212,8 @@ impl Schedule {
         Ok(verification.run(&self.plan, &self.mesh)?.report)
     }
 
-    /// As [`Schedule::compare`], the forward and the backward pass of `model`, which is the model of the schedule with inputs
+    /// As [`Schedule::compare`], the forward and the backward pass of `model`, which is the model of the schedule with
+    /// inputs
     /// `cotangent.<output>`, as its caller runs them: see [`Verification::run_passes`].
     pub fn compare_passes(&self, model: &Model) -> Result<Report> {
         let verification = Verification {

@@ -315,7 +315,7 @@ fn replies(graph: &Graph, received: &[ValueId]) -> Vec<usize> {
 ///   another stage. Of several
 ///   buckets, that of activations joins the latest that makes no chain of collectives longer.
 ///
-/// The caller lies between others: what follows from what he writes at a pause shares no bucket with what does not.
+/// What follows from what the caller writes at a pause shares no bucket with what does not.
 /// Other stages lie between some collectives. A gradient that another stage waits for, that of a tied
 /// weight, is reduced as activations are, and collectives of the update share a bucket only if they
 /// depend on the same values of other stages. `sent` and `received` are the values that cross.

@@ -18,6 +18,7 @@ pub(crate) mod memory;
 mod occupied;
 pub(crate) mod offload;
 pub(crate) mod order;
+pub(crate) mod pause;
 pub(crate) mod repeat;
 pub(crate) mod scratch;
 pub(crate) mod simplify;

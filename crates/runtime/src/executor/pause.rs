@@ -22,7 +22,7 @@ impl Runner {
 
     /// E428 if the step has no pause.
     pub fn pauses(&self) -> Result<()> {
-        if self.shared.set.programs.iter().all(|program| !program.pauses.is_empty()) {
+        if self.has_pause() {
             return Ok(());
         }
         Err(Diagnostic::new("E428", "the step does not pause after its forward pass")
@@ -30,10 +30,14 @@ impl Runner {
             .help("run the whole step"))
     }
 
-    /// E428 if a step that pauses is to run from its beginning to its end: its caller gives inputs at the pause, which have no
-    /// memory before.
+    fn has_pause(&self) -> bool {
+        self.shared.set.programs.iter().all(|program| !program.pauses.is_empty())
+    }
+
+    /// E428 if a step that pauses is to run from its beginning to its end: its caller gives inputs at the pause, which
+    /// have no memory before.
     pub(super) fn runs_whole(&self) -> Result<()> {
-        if self.is_paused || self.pauses().is_err() {
+        if self.is_paused || !self.has_pause() {
             return Ok(());
         }
         Err(Diagnostic::new("E428", "the step pauses after its forward pass")
