@@ -105,8 +105,7 @@ impl Schedule {
                 self.source.imported.inputs.iter().map(|(name, ty)| format!("{name}: {ty}")).collect();
             let at = format!("at {}", shapes.join(", "));
             let whole = "the program of a training step with plain SGD, with the interpreter on one device";
-            let pieces =
-                "the programs of forward and backward pass, piece by piece, with the interpreter on one device";
+            let pieces = "the programs of forward and backward pass, piece by piece, with the interpreter on one device";
             let mut parts = vec![(format!("{whole}, {at}"), step)];
             // A model that is a whole step has no outputs whose gradients a caller gives.
             if !self.source.model.is_step() {
@@ -239,7 +238,9 @@ impl Report {
         }
         let wrong = self.parts.iter().find(|(_, report)| !report.ok);
         let first = wrong.and_then(|(what, report)| {
-            let named = report.worst().map(|worst| format!("{} off by {:.1e} ({what})", worst.tensor, worst.rel_error));
+            let named = report
+                .worst()
+                .map(|worst| format!("{} off by {:.1e} ({what})", worst.tensor, worst.rel_error));
             report.first_diverging.clone().or(named)
         });
         match first {
