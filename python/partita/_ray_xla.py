@@ -31,7 +31,8 @@ class Device:
         """A host and a free port of it, where the devices meet: loopback if they are all on one node."""
         import ray
 
-        host = "127.0.0.1" if is_one_node else str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        nodes: Any = ray.util
+        host = "127.0.0.1" if is_one_node else str(nodes.get_node_ip_address())
         with socket.socket() as found:
             found.bind((host, 0))
             return host, found.getsockname()[1]
