@@ -53,7 +53,9 @@ pub fn verify(args: &VerifyArgs, session: &Session, output: &mut Output) -> Resu
     #[cfg(feature = "testing")]
     let session = &session.clone().with_broken_rule(args.break_rule.clone());
     let (mesh, of) = (session.mesh(), if rows == config.train.batch { "" } else { " of the batch" });
-    output.note(format!("compared is the step of {mesh} on {place} with that of one device on the interpreter, {rows} rows{of}"));
+    output.note(format!(
+        "comparing the step of {mesh} on {place} with that of one device on the interpreter, {rows} rows{of}"
+    ));
     let guard = Guard::new(session, output, place, true);
     let verified = session.verify(rows, runner.as_ref(), &guard)?;
     drop(guard);

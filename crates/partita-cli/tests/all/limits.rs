@@ -147,7 +147,7 @@ fn a_verification_tells_its_cost_and_refuses_what_is_too_much() {
     assert_eq!(told.code, Some(0), "{}", told.err);
     assert!(told.err.contains("verifying on the CPU device: 2 ranks, "), "{}", told.err);
     assert!(
-        format!("{}{}", told.out, told.err).contains("compared is the step of tp=2 on the CPU device with")
+        format!("{}{}", told.out, told.err).contains("comparing the step of tp=2 on the CPU device with")
     );
     let told = tiny(&place, "verify", &["--mesh", "tp=2", "--runner", "interpreter"]);
     assert!(told.err.contains("verifying on the interpreter: 2 ranks, "), "{}", told.err);
