@@ -341,7 +341,8 @@ module @names {
         record.insert(name.to_string(), value);
     }
     for mesh in ["dp=1", "dp=2", "fsdp=2"] {
-        let items = [&format!("mesh.shape={mesh}"), "model.parameters=[\"w\"]", "model.loss=total"];
+        let run = format!("checkpoint.dir={}", folder.path().join(mesh).display());
+        let items = [&format!("mesh.shape={mesh}"), "model.parameters=[\"w\"]", "model.loss=total", &run];
         let session = loaded(&path.to_string_lossy(), &items);
         let (report, unknown) = session.verify_against(&record, &session.step_runner()).unwrap();
         let compared: Vec<&str> = report.tensors.iter().map(|tensor| tensor.tensor.as_str()).collect();
