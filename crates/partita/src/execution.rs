@@ -4,7 +4,7 @@ use crate::session::runs_here;
 use indexmap::IndexMap;
 use partita_base::Result;
 use partita_ir::ops::Composite;
-use partita_ir::{InputKind, Literal, Target, Value, ValueId};
+use partita_ir::{InputKind, Literal, Target};
 use partita_mesh::{BoxMove, Sharding};
 use partita_program::{Edge, LowerOptions, Port, Program, ProgramSet, Stage, Stages, lower_stages};
 use partita_runtime::checkpoint::TensorData;
@@ -221,19 +221,11 @@ impl StepRunner for CpuStep {
         let world = options.world(&set)?;
         let mut pieces =
             Pieces { built, runner: Runner::new(set, world, options)?, outputs: IndexMap::new() };
-        if pieces.runner.pauses().is_ok() {
-            // What is stale in the step that counts is that of another one.
-            let given_late = |(&input, value): (&ValueId, &Literal)| {
-                let Value { name, role, .. } = built.step.value(input);
-                match InputKind::of(name, role, false) {
-                    InputKind::Cotangent(_) => Literal::splat(&value.ty, 1.0),
-                    _ => value.clone(),
-                }
-            };
-            let other: Vec<Literal> = built.step.inputs.iter().zip(inputs).map(given_late).collect();
-            pieces.step(&other)?;
+        if pieces.runner.has_pause() {
+            // A step that read a stale cotangent would read one of these ones.
+            pieces.step(inputs, Some(1.0))?;
         }
-        pieces.step(inputs)?;
+        pieces.step(inputs, None)?;
         let mut outputs = pieces.outputs;
         let count = built.step.outputs.len();
         Ok((0..count).map(|output| outputs.swap_remove(&output).expect("a stage returns it")).collect())
@@ -250,15 +242,15 @@ struct Pieces<'a> {
 }
 
 impl Pieces<'_> {
-    /// A step from beginning to end.
-    fn step(&mut self, inputs: &[Literal]) -> Result<()> {
+    /// A step from beginning to end. `late` is the value of all inputs that are written at a pause, if not their own.
+    fn step(&mut self, inputs: &[Literal], late: Option<f64>) -> Result<()> {
         self.outputs.clear();
-        self.write(0, inputs)?;
+        self.write(0, inputs, None)?;
         let mut moment = 1;
-        if self.runner.pauses().is_ok() {
+        if self.runner.has_pause() {
             self.runner.forward()?;
             self.read(moment)?;
-            self.write(moment, inputs)?;
+            self.write(moment, inputs, late)?;
             moment += 1;
         }
         self.runner.step()?;
@@ -272,7 +264,8 @@ impl Pieces<'_> {
         own.and_then(port).map_or(0, |port| port.at)
     }
 
-    fn write(&mut self, moment: usize, inputs: &[Literal]) -> Result<()> {
+    /// Writes the inputs that are due, or this value to all elements of them.
+    fn write(&mut self, moment: usize, inputs: &[Literal], splat: Option<f64>) -> Result<()> {
         for stage in &self.built.stages {
             let Partitioned { graph, mesh, inputs: layouts, .. } = &stage.partitioned;
             for (position, of_step) in stage.fed() {
@@ -280,8 +273,10 @@ impl Pieces<'_> {
                 if self.moment(stage.ranks[0], |program| program.inputs.get(position)) != moment {
                     continue;
                 }
+                let given = splat.map(|value| Literal::splat(&inputs[of_step].ty, value));
+                let value = given.as_ref().unwrap_or(&inputs[of_step]);
                 for (local, &rank) in stage.ranks.iter().enumerate() {
-                    let shard = virtual_ranks::distribute(&inputs[of_step], &layouts[position], mesh, local);
+                    let shard = virtual_ranks::distribute(value, &layouts[position], mesh, local);
                     self.runner.write_input(rank, name, &shard.to_bytes())?;
                 }
             }

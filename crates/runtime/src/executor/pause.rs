@@ -30,7 +30,8 @@ impl Runner {
             .help("run the whole step"))
     }
 
-    fn has_pause(&self) -> bool {
+    /// Whether the step pauses.
+    pub fn has_pause(&self) -> bool {
         self.shared.set.programs.iter().all(|program| !program.pauses.is_empty())
     }
 
