@@ -5,7 +5,7 @@
 //! input or output whose name has a meaning in a step gets another one, [`name_of_user`]; and a model that is written
 //! with such a name is refused. Parameters and states keep their names, since their role tells their kind.
 
-use crate::graph::Role;
+use crate::graph::{Role, Value};
 use std::fmt;
 
 /// The name of the loss.
@@ -189,6 +189,14 @@ impl fmt::Display for InputKind {
             InputKind::Step => f.write_str(STEP),
             InputKind::Seed => f.write_str(SEED),
         }
+    }
+}
+
+impl Value {
+    /// Whether it is an input of the kind [`InputKind::Cotangent`].
+    pub fn is_cotangent(&self) -> bool {
+        self.definition.is_none()
+            && matches!(InputKind::of(&self.name, &self.role, false), InputKind::Cotangent(_))
     }
 }
 

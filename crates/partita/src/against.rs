@@ -6,7 +6,7 @@ use crate::signature::Signature;
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::port::{name_by_user, name_of_user};
-use partita_ir::{InputKind, Literal, TensorType, Value};
+use partita_ir::{Literal, TensorType};
 use partita_nn::Model;
 use partita_schedule::feed::{Fed, scalars};
 use partita_schedule::tensors::{inputs_of, outputs_by_name, zero_states};
@@ -212,7 +212,5 @@ fn typed(recorded: &Literal, own: &Literal, name: &str) -> Result<Literal> {
 fn cotangents(model: &Model) -> Vec<(String, TensorType)> {
     let graph = &model.forward;
     let inputs = graph.inputs.iter().map(|&input| graph.value(input));
-    let is_cotangent =
-        |value: &&Value| matches!(InputKind::of(&value.name, &value.role, false), InputKind::Cotangent(_));
-    inputs.filter(is_cotangent).map(|value| (value.name.clone(), value.ty.clone())).collect()
+    inputs.filter(|value| value.is_cotangent()).map(|value| (value.name.clone(), value.ty.clone())).collect()
 }

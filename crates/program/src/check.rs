@@ -11,7 +11,7 @@
 //! | E407 | a buffer is used outside its span, or while a collective owns it |
 //! | E408 | live buffers overlap, or are outside the arena |
 //! | E409 | a permutation sends twice to one member, or to none |
-//! | E420 | a rank pauses less often than others, or a port names a pause that is none |
+//! | E420 | a rank pauses less often than others, or a port names a pause that does not exist |
 
 use crate::ALIGNMENT_BYTES;
 use crate::alike::alike;
@@ -828,13 +828,16 @@ fn at_pause(program: &Program, pause: usize, state: &mut [State]) -> Result<()> 
         let Buffer { first, last, .. } = program.buffer(buffer);
         *last >= at.min(program.instructions.len().saturating_sub(1)) && *first <= at
     };
+    let mut is_written_behind = vec![false; program.buffers.len()];
+    for instruction in &program.instructions[at..] {
+        instruction.action.accesses().1.iter().for_each(|id| is_written_behind[id.index()] = true);
+    }
     for port in program.outputs.iter().filter(|port| port.at == pause) {
         if !matches!(state[port.buffer.index()], State::Written | State::Lent(_)) {
             let message = format!("output `{}` is read before it is written", port.name);
             return Err(Diagnostic::new("E406", message).at(place()));
         }
-        let writes = |instruction: &Instruction| instruction.action.accesses().1.contains(&port.buffer);
-        if !has_memory(port.buffer) || program.instructions[at..].iter().any(writes) {
+        if !has_memory(port.buffer) || is_written_behind[port.buffer.index()] {
             let message = format!("output `{}` is read where another value takes its memory", port.name);
             return Err(Diagnostic::new("E407", message).at(place()));
         }

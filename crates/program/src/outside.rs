@@ -2,14 +2,14 @@
 //!
 //! A step runs in pieces with pauses between them. A caller that computes the loss itself, such as a Python program that
 //! calls `loss.backward()`, runs the forward pass, reads the outputs at the pause behind it, and gives the gradients with
-//! respect to them: inputs of the kind [`InputKind::Cotangent`]. What the caller touches, and when, is a part of the
+//! respect to them: inputs of the kind [`InputKind::Cotangent`](partita_ir::InputKind::Cotangent). What the caller touches, and when, is a part of the
 //! program: [`Outside`] is derived once from the graphs of all stages, the passes that order and emit instructions follow
 //! it, ports carry it ([`Port::at`](crate::Port::at)), and the memory map and the static checks read it there.
 //!
 //! A *moment* is a number: 0 is before the step, `k` the pause behind piece `k - 1`, and the number of pieces is behind
 //! the whole step. Piece `k` is what runs between the moments `k` and `k + 1`.
 
-use partita_ir::{Graph, InputKind, Phase, ValueId};
+use partita_ir::{Graph, Phase};
 use partita_pipeline::{Task, TaskKind, Timetable};
 use std::collections::BTreeMap;
 
@@ -34,18 +34,12 @@ pub(crate) struct StageEnds<'a> {
     pub sent: &'a [(usize, usize)],
 }
 
-/// Whether an input is given behind the forward pass.
-fn is_cotangent(graph: &Graph, input: ValueId) -> bool {
-    let value = graph.value(input);
-    matches!(InputKind::of(&value.name, &value.role, false), InputKind::Cotangent(_))
-}
-
 impl Outside {
     /// The table of each stage. Values that follow from a cotangent, perhaps through other stages, are computed behind the
     /// pause; all others before it, unless the backward pass alone needs them.
     pub fn of_stages(stages: &[StageEnds]) -> Vec<Outside> {
         let is_given_late = |stage: &StageEnds| -> Vec<bool> {
-            stage.graph.inputs.iter().map(|&input| is_cotangent(stage.graph, input)).collect()
+            stage.graph.inputs.iter().map(|&input| stage.graph.value(input).is_cotangent()).collect()
         };
         let mut late: Vec<Vec<bool>> = stages.iter().map(is_given_late).collect();
         let pauses = usize::from(late.iter().flatten().any(|&is_late| is_late));
@@ -79,6 +73,9 @@ impl Outside {
 
     /// Counts nodes that follow from a cotangent to the backward pass. All graphs have one structure.
     pub fn phased(&self, mut graphs: Vec<Graph>) -> Vec<Graph> {
+        if self.pauses == 0 {
+            return graphs;
+        }
         for graph in &mut graphs {
             let late = self.late_values(graph);
             for node in graph.nodes.iter_mut().filter(|node| node.phase == Phase::Forward) {
@@ -112,6 +109,9 @@ impl Outside {
 /// For each value, whether it follows from one of these inputs.
 fn follows(graph: &Graph, inputs: &[bool]) -> Vec<bool> {
     let mut found = vec![false; graph.values.len()];
+    if !inputs.contains(&true) {
+        return found;
+    }
     for (&input, &is_late) in graph.inputs.iter().zip(inputs) {
         found[input.index()] = is_late;
     }

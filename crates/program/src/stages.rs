@@ -95,7 +95,7 @@ pub fn lower_stages_watched(
     let paused = outsides.first().filter(|_| step.stages.len() == 1).and_then(Outside::timetable);
     for (number, (stage, outside)) in step.stages.iter().zip(outsides).enumerate() {
         let edges = Edges { received: stage.received.clone(), sent: stage.sent.clone() };
-        let lowering = Lowering::with_edges(stage.classes, edges)?.touched(outside).offloading(&step.offload);
+        let lowering = Lowering::with_edges(stage.classes, edges, outside)?.offloading(&step.offload);
         lowerings.push(lowering.run(&PASSES[..timed], &context, &mut |pass, l| after(number, pass, l))?);
     }
     if let Some(timetable) = step.timetable.or(paused.as_ref()) {

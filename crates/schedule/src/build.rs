@@ -22,9 +22,7 @@ use partita_cost::Cluster;
 use partita_ir::composites::DROPOUT;
 use partita_ir::ops::Composite;
 use partita_ir::port::LOSS;
-use partita_ir::{
-    Attribute, F8, Graph, InputKind, Node, Pieces, Role, TensorType, Value, graph_edit, quantise,
-};
+use partita_ir::{Attribute, F8, Graph, Node, Pieces, Role, TensorType, Value, graph_edit, quantise};
 use partita_mesh::{AxisList, Mesh, Slice};
 use partita_nn::{LossScaling, Model, Quantised, StepOptions, append_update, scaled_gradient_graph};
 use partita_pipeline::{Cut, Edge, Order, StageGraph, Timetable};
@@ -254,15 +252,8 @@ pub fn build_gradients(
     let pipeline = structured.pipeline(mesh, options)?;
     let f8 = options.step.f8.map(F8::without_states);
     let (graph, pieces, mut spoken_of) = gradients_of(&structured, &pipeline, options, None, f8)?;
-    let is_cotangent =
-        |value: &Value| matches!(InputKind::of(&value.name, &value.role, false), InputKind::Cotangent(_));
-    if structured
-        .model
-        .forward
-        .inputs
-        .iter()
-        .any(|&input| is_cotangent(structured.model.forward.value(input)))
-    {
+    let forward = &structured.model.forward;
+    if forward.inputs.iter().any(|&input| forward.value(input).is_cotangent()) {
         spoken_of.push(LOSS.to_string());
     }
     let graph = open_without_kernels(&graph, tools.runner)?;

@@ -312,8 +312,7 @@ fn replies(graph: &Graph, received: &[ValueId]) -> Vec<usize> {
 /// - others share a bucket if they belong to one block and no work of another microbatch, which
 ///   would have to wait, is between them; those of activations also to one pipeline stage, and apart from them those that
 ///   only weight gradients read, and to one task of the timetable, since what another task reads may have to wait for
-///   another stage. Of several
-///   buckets, that of activations joins the latest that makes no chain of collectives longer.
+///   another stage. Of several buckets, that of activations joins the latest that makes no chain of collectives longer.
 ///
 /// What follows from what the caller writes at a pause shares no bucket with what does not.
 /// Other stages lie between some collectives. A gradient that another stage waits for, that of a tied

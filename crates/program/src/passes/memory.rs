@@ -84,9 +84,9 @@ pub(crate) fn may_overwrite(
 }
 
 /// Places outputs that replace inputs in the inputs' buffers: written there directly if the old
-/// contents are not needed any more, otherwise copied before the caller may read them. What reads the old contents behind
-/// a pause then reads a copy of them. With `guard`, none is
-/// written before the numbers that validate the step are known, except for what is read at a pause.
+/// contents are not needed any more, otherwise copied before the caller may read them. Instructions behind a pause that read
+/// the old contents then read a copy of them. With `guard`, none is written before the numbers that validate the step are
+/// known, except for what the caller reads at a pause.
 pub(crate) fn replace_inputs(mut program: Program, guard: bool) -> Program {
     let mut accesses = accesses(&program);
     let mut renamed: Vec<BufferId> = (0..program.buffers.len()).map(BufferId::new).collect();

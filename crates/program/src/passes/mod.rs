@@ -263,12 +263,14 @@ impl Lowering {
     /// E400 if their structures differ or their classes do not partition the ranks; E170 for
     /// element types that no op supports.
     pub fn new(locals: &[ClassGraph]) -> Result<Lowering> {
-        Lowering::with_edges(locals, Edges::default())
+        let ends = locals.first().map(|class| StageEnds { graph: &class.graph, received: &[], sent: &[] });
+        let outside = Outside::of_stages(ends.as_slice()).pop().unwrap_or_default();
+        Lowering::with_edges(locals, Edges::default(), outside)
     }
 
     /// As [`Lowering::new`] for a stage whose last inputs and outputs are received and sent over
     /// edges.
-    pub(crate) fn with_edges(locals: &[ClassGraph], edges: Edges) -> Result<Lowering> {
+    pub(crate) fn with_edges(locals: &[ClassGraph], edges: Edges, outside: Outside) -> Result<Lowering> {
         locals.iter().try_for_each(|class| partita_ir::runnable(&class.graph))?;
         let classes = Classes::of(locals)?;
         let graphs: Vec<Graph> = locals.iter().map(|class| class.graph.clone()).collect();
@@ -279,8 +281,6 @@ impl Lowering {
         let roles = graphs.iter().map(roles).collect();
         let (buckets, kept, items, steps) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (timing, offload) = (None, Offload::default());
-        let ends = StageEnds { graph: &graphs[0], received: &edges.received, sent: &edges.sent };
-        let outside = Outside::of_stages(&[ends]).pop().expect("one for each stage");
         Ok(Lowering {
             classes,
             graphs,
@@ -403,11 +403,6 @@ impl Lowering {
     /// Sets what is kept in host memory.
     pub(crate) fn offloading(self, offload: &Offload) -> Lowering {
         Lowering { offload: offload.clone(), ..self }
-    }
-
-    /// Sets when the caller touches the ports of this stage, as the graphs of all stages say.
-    pub(crate) fn touched(self, outside: Outside) -> Lowering {
-        Lowering { outside, ..self }
     }
 
     /// Sets the timing of a timetable's tasks, which later passes follow.
