@@ -1,11 +1,12 @@
-"""Random numbers and iterators that PyTorch does not know: an export asks them once, and its program repeats the answers.
+"""Random numbers and iterators that PyTorch does not know: an export reads them once, and its program repeats what it read.
 
-A module may read the generators of Python and NumPy, or generators and iterators in its attributes. Whoever exports it
-compares their states before and after its forward pass.
+A module may read the generators of Python and NumPy, or generators and iterators in its attributes. Their states before and
+after the forward pass tell whether it did.
 """
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Iterable
 from typing import Any
@@ -14,18 +15,18 @@ import numpy as np
 
 
 class Drawn:
-    """The states of all generators that a forward pass may read."""
+    """The states of all generators and iterators that a forward pass may read."""
 
     def __init__(self, reached: Iterable[tuple[str, Any]]) -> None:
-        """``reached`` are objects with what they are called."""
-        self._reached = [(place, value) for place, value in reached if _state(value) is not None]
+        """``reached`` are objects with the names of where they are."""
+        known = [(place, value, _state(value)) for place, value in reached]
+        self._known = [entry for entry in known if entry[2] is not None]
         self._python, self._numpy = random.getstate(), np.random.get_state()
-        self._states = [repr(_state(value)) for _, value in self._reached]
 
-    def moved(self) -> str | None:
-        """What has been asked for more since, in words. The generators of Python and NumPy are then as they were."""
-        found = [place for (place, value), state in zip(self._reached, self._states) if repr(_state(value)) != state]
-        if repr(np.random.get_state()) != repr(self._numpy):
+    def advanced(self) -> str | None:
+        """The names of those that were read since, or None. The generators of Python and NumPy are set back."""
+        found = [place for place, value, state in self._known if _state(value) != state]
+        if pickle.dumps(np.random.get_state()) != pickle.dumps(self._numpy):
             np.random.set_state(self._numpy)
             found.append("numpy.random")
         if random.getstate() != self._python:
@@ -34,17 +35,13 @@ class Drawn:
         return ", ".join(found) or None
 
 
-def _state(value: Any) -> Any:
-    """The state of a generator or an iterator; None if it is neither, or does not tell."""
-    if isinstance(value, random.Random):
-        return value.getstate()
-    if isinstance(value, np.random.Generator):
-        return value.bit_generator.state
-    if isinstance(value, np.random.RandomState):
-        return value.get_state()
-    if hasattr(type(value), "__next__"):
-        try:
-            return value.__reduce__()
-        except TypeError:
-            return None
-    return None
+def _state(value: Any) -> bytes | None:
+    """The state of a generator or an iterator; None if it is neither, or cannot be saved."""
+    is_generator = isinstance(value, (random.Random, np.random.Generator, np.random.RandomState))
+    if not is_generator and not hasattr(type(value), "__next__"):
+        return None
+    try:
+        return pickle.dumps(value)
+    except Exception:
+        # What an object raises that cannot be pickled is its own affair.
+        return None

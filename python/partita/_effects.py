@@ -144,9 +144,9 @@ class Watched:
             versions = [value._version if isinstance(value, torch.Tensor) else 0 for value in inputs]
             drawn = Drawn(self.tree.opaque)
             result = self.run(*args, **kwargs)
-            moved = drawn.moved()
-            if moved is not None:
-                raise refuse_drawn(moved)
+            advanced = drawn.advanced()
+            if advanced is not None:
+                raise refuse_drawn(advanced)
             tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
             if tensors and not any(isinstance(value, FakeTensor) for value in tensors):
                 # Not an export: the module is asked what it says to its arguments.
@@ -319,10 +319,10 @@ def refuse_drawn(place: str) -> Exception:
     """E396 for random numbers that an export would draw once and for all."""
     return refuse(
         "E396",
-        f"forward() draws from {place}, which is another number in each call",
+        f"forward() draws from {place}, which gives another value in each call",
         at=place,
         expected="random numbers of PyTorch, such as dropout, or drawn outside of forward()",
-        found=f"a call that changes {place}",
+        found=f"a call that advances {place}",
         help="draw them outside and pass them in, as a tensor or as a number",
     )
 
