@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from partita._watched import Tree
+from partita._watched import Tree, has_memory
 
 
 def separate(value: Any) -> Any:
@@ -51,7 +50,7 @@ def apart(tensors: list[Any]) -> Iterator[None]:
     moved: list[tuple[Any, Any]] = []
     try:
         for value in tensors:
-            if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.numel() == 0:
+            if not isinstance(value, torch.Tensor) or not has_memory(value):
                 continue
             first = seen.setdefault(value.untyped_storage().data_ptr(), value)
             if first is not value:
@@ -70,7 +69,7 @@ def copied(module: torch.nn.Module, memo: dict[int, Any] | None = None) -> torch
     for value in Tree(module).tensors:
         if not value.is_leaf:
             memo.setdefault(id(value), value)
-        elif _has_memory(value):
+        elif has_memory(value):
             groups.setdefault(value.untyped_storage().data_ptr(), []).append(value)
     for group in groups.values():
         if len(group) > 1:
@@ -90,7 +89,7 @@ def sharing(module: torch.nn.Module) -> list[tuple[str, str]]:
     spans: list[tuple[int, int, str, torch.Tensor]] = []
     seen: set[int] = set()
     for name, value in [*module.named_parameters(), *module.named_buffers()]:
-        if _has_memory(value) and id(value) not in seen:
+        if has_memory(value) and id(value) not in seen:
             seen.add(id(value))
             reach = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride()))
             spans.append((value.data_ptr(), value.data_ptr() + (1 + reach) * value.element_size(), name, value))
@@ -101,8 +100,3 @@ def sharing(module: torch.nn.Module) -> list[tuple[str, str]]:
         if stop > end:
             end, last = stop, (name, value)
     return found
-
-
-def _has_memory(value: torch.Tensor) -> bool:
-    is_lazy = isinstance(value, (UninitializedBuffer, UninitializedParameter))
-    return not is_lazy and value.layout == torch.strided and value.numel() > 0

@@ -446,7 +446,7 @@ class Tree:
 
     def _tensors(self) -> Any:
         """The tensors: types and shapes, and which of them see the same memory, and how."""
-        self._with_memory = [value for value in self.tensors if _has_memory(value)]
+        self._with_memory = [value for value in self.tensors if has_memory(value)]
         groups: dict[int, list[torch.Tensor]] = {}
         for value in self._with_memory:
             groups.setdefault(value.untyped_storage().data_ptr(), []).append(value)
@@ -464,7 +464,8 @@ class Tree:
         return id(value) in self._registered, value.dtype, tuple(value.shape), value.requires_grad
 
 
-def _has_memory(value: torch.Tensor) -> bool:
+def has_memory(value: torch.Tensor) -> bool:
+    """Whether a tensor has elements in memory of the host, which another one may share."""
     if isinstance(value, (UninitializedBuffer, UninitializedParameter, FakeTensor)):
         return False
     return value.layout == torch.strided and value.device.type == "cpu" and value.numel() > 0
