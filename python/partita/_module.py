@@ -32,7 +32,7 @@ from partita._tensors import pack, to_torch
 from partita._traced import Constants, traced
 from partita._watched import Key, Tree, described
 
-_FLOATS = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
+FLOATS = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
 
 _FORWARD = ("forward",)
 
@@ -185,7 +185,7 @@ class Programs:
                 if f"cotangent.{name}" in running.read:
                     dtype, shape = self.types[name]
                     value = torch.zeros(shape) if cotangent is None else cotangent
-                    fed.append((f"cotangent.{name}", pack(value.to(_FLOATS[dtype]))))
+                    fed.append((f"cotangent.{name}", pack(value.to(FLOATS[dtype]))))
             copied, lent = (of_inputs, of_parameters) if self._lends else (of_inputs + of_parameters, [])
             found = [to_torch(value) for value in running.native.backward(fed, copied, lent)]
             running.lending(found[len(copied) :])
@@ -466,8 +466,9 @@ def planned_module(module: torch.nn.Module, plan: Plan, mesh: Mesh, same: Any = 
     replace others, ``same`` is a ``partita._replaced.Same``, which compares them once for each shape.
 
     Calling it raises ``PartitaError``: E414, E415 and E430 for arguments that the module does not take, E423 for indices out
-    of range, E390 and E391 for what PyTorch cannot export, E396 for what ``forward`` changes in each call, E392 for gradients of gradients, E395 for launched processes with
-    different tensors, E251 for a replaced part that computes another thing, and what the plan refuses.
+    of range, E390 and E391 for what PyTorch cannot export, E396 for what ``forward`` changes in each call, E392 for gradients
+    of gradients, E395 for launched processes with different tensors, E251 for a replaced part that computes another thing,
+    and what the plan refuses.
     """
     planned = _planned(copied(module), plan, mesh, same)
     note(module, planned._planning.passed)

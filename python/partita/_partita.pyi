@@ -87,6 +87,13 @@ class Plan:
     def __eq__(self, other: object) -> bool: ...
     def _repr_html_(self) -> str: ...
 
+def gradient_noise() -> tuple[float, float]:
+    """The noise that verification permits in a gradient: over the error against a step in f64, and in units in the last place
+    of the largest gradient."""
+
+def tolerance(dtype: str) -> float:
+    """The difference that verification permits for an element type, relative to a tensor's largest magnitude."""
+
 class Report:
     """The outcome of a verification; true if no difference is left that rounding does not explain."""
 

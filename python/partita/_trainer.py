@@ -36,8 +36,8 @@ class Trainer:
 
     Raises ``PartitaError``: E055 for a model without a loss, E057 for an optimizer that a planned step cannot have or a
     number of it out of range, E391 for hooks of gradients, which no step would run, E396 for what ``forward`` changes in each
-    call, E398 for parameters that share memory, E395 for launched processes with
-    different weights, what the plan refuses, E394 for what PyTorch cannot run.
+    call, E398 for parameters that share memory, E395 for launched processes with different weights, what the plan refuses,
+    E394 for what PyTorch cannot run.
     """
 
     def __init__(
@@ -103,7 +103,8 @@ class Trainer:
         Ctrl-C ends it with ``KeyboardInterrupt``; what is in memory is then lost, and the trainer continues with ``load``.
 
         Raises ``PartitaError``: E414, E415 and E430 for tensors that are unknown, of another shape or type, or missing;
-        E412 if the loss is not finite, which changes nothing: the next batch trains as if this one had not been tried; E423 for an index that PyTorch refuses; E427 after Ctrl-C.
+        E412 if the loss is not finite, which changes nothing: the next batch trains as if this one had not been tried; E423
+        for an index that PyTorch refuses; E427 after Ctrl-C.
         """
         types = self.model.inputs
         given = named_inputs(self.model, batch).items()
@@ -236,8 +237,7 @@ class _Lost:
 
 def _check_module(model: Model) -> None:
     """E391 for hooks on gradients: a planned step has no moment at which they could run. E396 for state outside of buffers,
-    which a step has no place for. E398 for parameters that share
-    memory: each would have its own on the ranks."""
+    which a step has no place for. E398 for parameters that share memory: each would have its own on the ranks."""
     module = model._module
     if module is None:
         return

@@ -16,17 +16,16 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from partita import _partita
 from partita._load import Model
+from partita._module import FLOATS
 from partita._partita import Report
 
 __all__ = ["beside_pytorch"]
 
-# Rounding that the type explains, relative to the largest magnitude of a tensor.
-_TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 2.0**-5, torch.float16: 2.0**-8}
-# What rounding makes of a gradient where terms cancel, over the error of PyTorch's own pass against one in f64.
-_NOISE_OVER_ERROR = 10.0
-# The same without a pass in f64, in units in the last place of the largest gradient.
-_NOISE_UNITS = 64.0
+# As in verifications without PyTorch: the noise of a gradient where terms cancel, over the error of PyTorch's own pass
+# against one in f64; and without one, in units in the last place of the largest gradient.
+_NOISE_OVER_ERROR, _NOISE_UNITS = _partita.gradient_noise()
 _PASSES = 3
 
 
@@ -124,7 +123,8 @@ def _compared(
 ) -> tuple[float, list[tuple[str, float, int]]]:
     """The tolerance, and for each tensor its name, its largest relative difference, and its wrong elements."""
     found, expected = found or {}, expected or {}
-    tolerance = max((_TOLERANCES.get(value.dtype, 0.0) for value in expected.values()), default=1e-4)
+    types = {value.dtype for value in expected.values()}
+    tolerance = max((_partita.tolerance(name) for name, dtype in FLOATS.items() if dtype in types), default=0.0)
     sizes = [_largest(value) for name, value in expected.items() if ", grad." in name]
     largest_gradient = max(sizes, default=0.0)
     compared = []

@@ -24,6 +24,9 @@ mod step;
 mod tensors;
 mod trainer;
 
+use partita_base::DType;
+use partita_schedule::verify::{self, bounds};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::ffi::OsString;
 
@@ -48,6 +51,21 @@ fn name_of_user(name: &str) -> String {
     partita_ir::port::name_of_user(name, |_| false)
 }
 
+/// The difference that verification permits for an element type, relative to a tensor's largest magnitude.
+#[pyfunction]
+fn tolerance(dtype: &str) -> PyResult<f64> {
+    let known =
+        DType::from_name(dtype).ok_or_else(|| PyValueError::new_err(format!("no element type {dtype}")))?;
+    Ok(verify::tolerance(known))
+}
+
+/// The noise that verification permits in a gradient: over the error against a step in f64, and in units in the last place
+/// of the largest gradient.
+#[pyfunction]
+fn gradient_noise() -> (f64, f64) {
+    (bounds::NOISE_OVER_ERROR, bounds::NOISE_UNITS)
+}
+
 #[pymodule]
 mod _partita {
     #[pymodule_export]
@@ -57,6 +75,8 @@ mod _partita {
     use super::error::PartitaError;
     #[pymodule_export]
     use super::executable::Executable;
+    #[pymodule_export]
+    use super::gradient_noise;
     #[pymodule_export]
     use super::lent::Lease;
     #[pymodule_export]
@@ -77,6 +97,8 @@ mod _partita {
     use super::schedule::{Report, Schedule};
     #[pymodule_export]
     use super::step::Step;
+    #[pymodule_export]
+    use super::tolerance;
     #[pymodule_export]
     use super::trainer::Trainer;
 }

@@ -159,7 +159,7 @@ pub struct Report {
 
 impl Report {
     /// Of a single comparison.
-    pub fn of(what: &str, report: verify::Report) -> Report {
+    pub fn new(what: &str, report: verify::Report) -> Report {
         Report { parts: vec![(what.to_string(), report)] }
     }
 

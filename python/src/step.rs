@@ -267,7 +267,7 @@ impl Step {
             tensors.insert(name.clone(), literal(name, given).or_raise(py)?);
         }
         let report = detached(py, || self.compared(&tensors))?;
-        Ok(Report::of("the program of the step, with the interpreter on one device", report))
+        Ok(Report::new("the program of the step, with the interpreter on one device", report))
     }
 
     /// Why the step is as it is.

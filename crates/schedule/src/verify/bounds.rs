@@ -57,9 +57,9 @@ const TINY: f64 = 1e-6;
 /// The same for parameters: a bias that starts at zero has no other magnitude.
 const TINY_PARAMETER: f64 = 1e-3;
 /// The noise of a gradient over the error of the reference against f64. The planned side rounds more often.
-const NOISE_OVER_ERROR: f64 = 10.0;
+pub const NOISE_OVER_ERROR: f64 = 10.0;
 /// The noise of a gradient where there is no step in f64, in units in the last place of the largest gradient.
-const NOISE_UNITS: f64 = 64.0;
+pub const NOISE_UNITS: f64 = 64.0;
 /// Gradients with random signs at which an optimizer of whole tensors is evaluated.
 const RANDOM_SIGNS: u64 = 4;
 /// The range of U over the range of its samples.
