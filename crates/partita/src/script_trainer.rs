@@ -268,7 +268,7 @@ impl ScriptTrainer {
         let meta = metadata(config, self.feed.as_ref(), self.first_batch + (step - self.first));
         let checkpoint = Checkpoint { tensors, step, meta, beside: beside(config) };
         if let Some(built) = self.validation.as_ref().filter(|_| step == total) {
-            let mut validator = Validator::of(&self.session.clone().in_this_process(), built)?;
+            let mut validator = Validator::from_built(&self.session.clone().in_this_process(), built)?;
             validator.restore(&checkpoint)?;
             let batches = config.train.validate_batches;
             self.state.validation_loss = validator.loss(self.feed.as_ref(), batches, &|| Ok(false))?;

@@ -20,14 +20,14 @@ impl Validator {
     /// # Errors
     /// What building and lowering refuse.
     pub fn new(session: &Session, model: &Model, plan: &Plan) -> Result<Validator> {
-        Validator::of(session, &session.build_part(model, plan, Part::Loss)?)
+        Validator::from_built(session, &session.build_part(model, plan, Part::Loss)?)
     }
 
     /// Of a step that was built before, [`Part::Loss`]; parameters are zeros.
     ///
     /// # Errors
     /// What lowering refuses.
-    pub fn of(session: &Session, built: &Built) -> Result<Validator> {
+    pub fn from_built(session: &Session, built: &Built) -> Result<Validator> {
         Ok(Validator { step: session.prepare(built)? })
     }
 

@@ -225,7 +225,7 @@ impl TrainLoop {
     pub fn step(&mut self, batch: &[BatchTensor<'_>], learning_rate: f64) -> Result<StepReport> {
         let begin = Instant::now();
         self.feed(batch, learning_rate)?;
-        let (loss, grad_norm) = self.run().map_err(|error| causes::told(error, batch))?;
+        let (loss, grad_norm) = self.run().map_err(|error| causes::explained(error, batch))?;
         let is_tokens = |t: &&BatchTensor<'_>| t.name == TOKENS;
         let rows = batch.first().and_then(|t| t.shape.first().copied());
         let planned = self.runner.program_set().programs.iter();

@@ -16,7 +16,7 @@ struct NotFinite {
 }
 
 impl NotFinite {
-    fn of(tensor: &BatchTensor<'_>) -> NotFinite {
+    fn count(tensor: &BatchTensor<'_>) -> NotFinite {
         let mut found = NotFinite::default();
         if !tensor.dtype.is_float() {
             return found;
@@ -43,13 +43,13 @@ fn index(mut at: usize, shape: &[usize]) -> Vec<usize> {
 
 /// The error of a step on this batch. If the step was refused for numbers that are not finite, its help says whether the
 /// batch has such numbers itself: in which tensors, how many, and where the first one is.
-pub(super) fn told(error: Box<Diagnostic>, batch: &[BatchTensor<'_>]) -> Box<Diagnostic> {
+pub(super) fn explained(error: Box<Diagnostic>, batch: &[BatchTensor<'_>]) -> Box<Diagnostic> {
     if error.code != DIVERGED {
         return error;
     }
     let (mut places, mut has_nan) = (Vec::new(), false);
     for tensor in batch {
-        let NotFinite { nan, infinite, first } = NotFinite::of(tensor);
+        let NotFinite { nan, infinite, first } = NotFinite::count(tensor);
         let Some(first) = first else { continue };
         has_nan |= nan > 0;
         let counts = [(nan, "NaN"), (infinite, "infinite")];
