@@ -6,7 +6,6 @@ after the forward pass tell whether it did.
 
 from __future__ import annotations
 
-import pickle
 import random
 from collections.abc import Iterable
 from typing import Any
@@ -26,7 +25,7 @@ class Drawn:
     def advanced(self) -> str | None:
         """The names of those that were read since, or None. The generators of Python and NumPy are set back."""
         found = [place for place, value, state in self._known if _state(value) != state]
-        if pickle.dumps(np.random.get_state()) != pickle.dumps(self._numpy):
+        if _plain(np.random.get_state()) != _plain(self._numpy):
             np.random.set_state(self._numpy)
             found.append("numpy.random")
         if random.getstate() != self._python:
@@ -35,13 +34,32 @@ class Drawn:
         return ", ".join(found) or None
 
 
-def _state(value: Any) -> bytes | None:
-    """The state of a generator or an iterator; None if it is neither, or cannot be saved."""
-    is_generator = isinstance(value, (random.Random, np.random.Generator, np.random.RandomState))
-    if not is_generator and not hasattr(type(value), "__next__"):
+def _state(value: Any) -> Any:
+    """The state of a generator or an iterator, as plain values; None if it is neither, or does not tell."""
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, np.random.Generator):
+        return _plain(value.bit_generator.state)
+    if isinstance(value, np.random.RandomState):
+        return _plain(value.get_state())
+    if not hasattr(type(value), "__next__"):
         return None
     try:
-        return pickle.dumps(value)
-    except Exception:
-        # What an object raises that cannot be pickled is its own affair.
+        return _plain(value.__reduce__())
+    except TypeError:
         return None
+
+
+def _plain(value: Any) -> Any:
+    """A state in a form that compares whole. What an iterator runs over counts by its identity and its length."""
+    if isinstance(value, np.ndarray):
+        return value.tobytes()
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    if isinstance(value, dict):
+        return [(key, _plain(part)) for key, part in value.items()]
+    if hasattr(type(value), "__next__"):
+        return type(value), _plain(value.__reduce__())
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return id(value), len(value) if hasattr(type(value), "__len__") else None

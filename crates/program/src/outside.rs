@@ -2,7 +2,7 @@
 //!
 //! A step runs in pieces with pauses between them. A caller that computes the loss itself, such as a Python program that
 //! calls `loss.backward()`, runs the forward pass, reads the outputs at the pause behind it, and gives the gradients with
-//! respect to them: inputs of the kind [`InputKind::Cotangent`](partita_ir::InputKind::Cotangent). What the caller touches, and when, is a part of the
+//! respect to them: inputs of the kind `Cotangent`. What the caller touches, and when, is a part of the
 //! program: [`Outside`] is derived once from the graphs of all stages, the passes that order and emit instructions follow
 //! it, ports carry it ([`Port::at`](crate::Port::at)), and the memory map and the static checks read it there.
 //!
