@@ -16,6 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
+from partita._code import Ran
 from partita._drawn_outside import Drawn
 from partita._error import refuse
 from partita._watched import Holder, Tree, described, is_unchanged
@@ -129,7 +130,7 @@ class Watched:
     def __init__(self, tree: Tree, run: Callable[..., Any], keeps: bool) -> None:
         """``keeps``: whether a program returns the tensors that are left behind."""
         self.tree, self.run, self.keeps = tree, run, keeps
-        self.effects = Effects()
+        self.effects, self.ran = Effects(), Ran()
         # What the export puts others in the place of: the entries that the user sees.
         self._own = tree.saved()
         # By the id of what is in its place, while the module runs.
@@ -143,7 +144,10 @@ class Watched:
             inputs = pytree.tree_leaves((args, kwargs))
             versions = [value._version if isinstance(value, torch.Tensor) else 0 for value in inputs]
             drawn = Drawn(self.tree.opaque)
-            result = self.run(*args, **kwargs)
+            with Ran() as self.ran:
+                result = self.run(*args, **kwargs)
+            if self.ran.files:
+                raise refuse_read(self.ran.files[0])
             advanced = drawn.advanced()
             if advanced is not None:
                 raise refuse_drawn(advanced)
@@ -324,6 +328,18 @@ def refuse_drawn(place: str) -> Exception:
         expected="random numbers of PyTorch, such as dropout, or drawn outside of forward()",
         found=f"a call that advances {place}",
         help="draw them outside and pass them in, as a tensor or as a number",
+    )
+
+
+def refuse_read(call: str) -> Exception:
+    """E396 for a file that an export would read once and for all."""
+    return refuse(
+        "E396",
+        f"forward() calls {call}, which a planned pass does not repeat",
+        at=call,
+        expected="a forward pass over its arguments and the attributes of the module",
+        found=f"a call of {call}",
+        help="read files outside of forward(), and pass in what was read",
     )
 
 

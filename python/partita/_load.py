@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from partita import _partita
+from partita._error import refuse
 from partita._tensors import to_numpy, to_torch
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def load(
 def named_inputs(model: Model, given: Any) -> Mapping[str, Any]:
     """The tensors of a batch by input name; a tuple is in the order of the inputs.
 
-    Raises ``TypeError`` for another number of tensors.
+    Raises ``PartitaError`` for another number of tensors: E430 for too few, E414 for too many.
     """
     names = list(model.inputs)
     if isinstance(given, Mapping):
@@ -166,5 +167,11 @@ def named_inputs(model: Model, given: Any) -> Mapping[str, Any]:
         return {name if name in names else _partita.name_of_user(name): value for name, value in given.items()}
     values = list(given) if isinstance(given, (tuple, list)) else [given]
     if len(values) != len(names):
-        raise TypeError(f"expected {len(names)} tensors ({', '.join(names)}), found {len(values)}")
+        missing = len(values) < len(names)
+        raise refuse(
+            "E430" if missing else "E414",
+            f"the batch has {'too few' if missing else 'too many'} tensors",
+            expected=f"{len(names)} tensors: {', '.join(names)}",
+            found=str(len(values)),
+        )
     return dict(zip(names, values))

@@ -65,7 +65,7 @@ class Taken:
 
     def current(self, model: Model) -> Model:
         """The model, or another one if the module has changed since."""
-        tree = self._tree if self._tree.is_current() else Tree(self._module)
+        tree = self._tree if self._tree.is_current() else Tree(self._module, ran=self._tree.ran)
         is_same = tree.key == self._tree.key and self._trained == self._flags()
         return model if is_same and self._has_values(model, tree) else self._make()
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from partita import _export, _launched, _partita
@@ -30,7 +31,7 @@ from partita._partita import Mesh, Plan
 from partita._rows import check_rows
 from partita._tensors import pack, to_torch
 from partita._traced import Constants, traced
-from partita._watched import Key, Tree, described
+from partita._watched import Key, Ran, Tree, described
 
 FLOATS = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
 
@@ -253,7 +254,20 @@ class _Step(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
+        _check_transforms(cotangents)
         return (None, None, *_Gradients.apply(ctx, len(cotangents), *cotangents, *ctx.saved_tensors))
+
+
+class _Output(torch.autograd.Function):
+    """One of several outputs, as a node of its own in the graph of autograd."""
+
+    @staticmethod
+    def forward(_: Any, value: Any) -> Any:
+        return value.data
+
+    @staticmethod
+    def backward(_: Any, gradient: Any) -> Any:
+        return gradient
 
 
 class _Gradients(torch.autograd.Function):
@@ -322,6 +336,7 @@ class Planning:
         """By the text of what was exported."""
         self._entries: dict[tuple[Any, Key], Entry] = {}
         self._trees: list[Tree] = []
+        self._ran: tuple[Ran, ...] = ()
 
     def original(self, module: torch.nn.Module) -> torch.nn.Module:
         """The user's module with the tensors of the planned one."""
@@ -342,7 +357,7 @@ class Planning:
                 if place:
                     self._trees.insert(0, self._trees.pop(place))
                 return tree
-        tree = Tree(module, self.kind)
+        tree = Tree(module, self.kind, self._ran)
         self._trees = [tree, *self._trees[:2]]
         return tree
 
@@ -356,7 +371,8 @@ class Planning:
         found = self._entries.get(key)
         if found is None or not found.constants.are_current(call.module, call.tree):
             self._entries.pop(key, None)
-            found = self._entries[key] = self._made(call, key[0])
+            found = self._made(call, key[0])
+            self._entries[key[0], call.tree.key] = found
             self._drop(key[0])
         return found
 
@@ -378,6 +394,9 @@ class Planning:
             tensors = [*module.named_parameters(), *module.named_buffers()]
             _launched.compare("weights", ((name, pack(value)) for name, value in tensors))
         found = traced(module, args, kwargs, call.tree, kind=self.kind, keeps=True)
+        if found.tree is not call.tree:
+            call.tree, self._ran = found.tree, found.tree.ran
+            self._trees = [call.tree]
         # What is saved says which parameters are trained. A program has all gradients: which of them are needed is asked in
         # each pass.
         frozen = [value for value in module.parameters() if not value.requires_grad and value.is_floating_point()]
@@ -437,8 +456,44 @@ def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         return _locked_forward(self, args, kwargs)
 
 
+def _check_transforms(values: Sequence[Any] = ()) -> None:
+    """E392 inside a transform of ``torch.func``, and while PyTorch records ops of tensors that have no values."""
+    found = None
+    kinds = torch._C._functorch
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    if kinds.peek_interpreter_stack() is not None or any(map(kinds.is_legacy_batchedtensor, tensors)):
+        found = "a transform of torch.func, such as grad or vmap"
+    elif torch._C._get_tracing_state() is not None:
+        found = "torch.jit.trace"
+    elif any(isinstance(value, FakeTensor) or torch._is_functional_tensor(value) for value in tensors):
+        found = "an export, or a mode of tensors without values"
+    if found is not None:
+        raise refuse(
+            "E392",
+            "a planned module runs programs of its own, which transforms of PyTorch cannot look into",
+            expected="calls with tensors, and backward() or torch.autograd.grad",
+            found=found,
+            help="transform the module itself, and plan what comes out; or call the planned module outside",
+        )
+
+
+def _check_memory(call: Call) -> None:
+    """E415 for tensors that are not in the memory of the host, element by element."""
+    for value in call.inputs:
+        if value.device.type != "cpu" or value.layout != torch.strided:
+            raise refuse(
+                "E415",
+                f"{call.module._planning.kind.__name__} is called with a tensor that it cannot read",
+                expected="dense tensors on the device cpu",
+                found=f"a tensor on {value.device} with the layout {value.layout}",
+            )
+
+
 def _locked_forward(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    _check_transforms()
     call = Call(self, args, kwargs)
+    _check_transforms(call.inputs)
+    _check_memory(call)
     entry = self._planning.entry(call)
     programs = entry.programs
     if _launched.checks_inputs():
@@ -451,6 +506,9 @@ def _locked_forward(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     is_differentiated = torch.is_grad_enabled() and any(value.requires_grad for value in [*inputs, *parameters])
     if is_differentiated:
         outputs = list(_Step.apply(programs, self, *inputs, *parameters))
+        if len(outputs) > 1:
+            # A hook on one of them runs only if a gradient reaches it.
+            outputs = [_Output.apply(value) if value.requires_grad else value for value in outputs]
     else:
         outputs = programs.forward(self, inputs, parameters, programs.kept(self), programs.seed())
     returned = programs.model._returned(outputs)
@@ -467,7 +525,7 @@ def planned_module(module: torch.nn.Module, plan: Plan, mesh: Mesh, same: Any = 
 
     Calling it raises ``PartitaError``: E414, E415 and E430 for arguments that the module does not take, E423 for indices out
     of range, E390 and E391 for what PyTorch cannot export, E396 for what ``forward`` changes in each call, E392 for gradients
-    of gradients, E395 for launched processes with different tensors, E251 for a replaced part that computes another thing,
+    of gradients and transforms, E395 for launched processes with different tensors, E251 for a replaced part that computes another thing,
     and what the plan refuses.
     """
     planned = _planned(copied(module), plan, mesh, same)

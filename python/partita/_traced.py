@@ -10,7 +10,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -19,12 +19,16 @@ from torch.utils import _pytree as pytree
 
 from partita import _export
 from partita._apart import separate
-from partita._effects import Effects, Watched, refuse_carried, refuse_moving, zeros
+from partita._code import Ran
+from partita._effects import Effects, Watched, refuse_carried, refuse_drawn, refuse_moving, zeros
 from partita._error import refuse
 from partita._load import Model
 from partita._tensors import pack
 from partita._watched import HOOKS, Tree
 
+
+# How often a module is exported again because code ran that no walk had reached.
+_ROUNDS = 4
 
 Constant = tuple[str, int | None, Any]
 """A tensor whose values a program contains: its name, its number in the tree if it is there, and the tensor. Of a buffer
@@ -83,6 +87,8 @@ class Traced:
     constants: list[Constant]
     again: Traced | None = None
     """The same program, exported from the state that it leaves behind."""
+    ran: Ran = field(default_factory=Ran)
+    """The code of the user that ran."""
     refused: Exception | None = None
     """Why no step can repeat it: it depends on what a pass before has left behind."""
 
@@ -105,37 +111,61 @@ def traced(
 
     Raises ``PartitaError``: E396 for changes that no pass can repeat, E390, E391 and E415 as ``load``.
     """
-    with _export.turn(), _without_inference_mode():
-        before = tree.saved()
-        try:
-            found = _once(module, args, kwargs, tree, kind, loss, keeps)
-            if keeps and found.refused is not None:
-                raise found.refused
-            if not found.effects.is_steady:
-                leaves = pytree.tree_map(separate, pytree.tree_leaves((args, kwargs)))
-                found.effects.apply(tree, zeros(found.effects.types), leaves, zeros(found.effects.results))
-                later = Tree(module, kind)
-                changed = later.saved()
-                try:
-                    again = _once(module, args, kwargs, later, kind, loss, keeps)
-                finally:
-                    later.restore(changed)
-                if any(not (change.is_steady or change.grows) for change in again.effects.changes):
-                    raise refuse_moving(again.effects)
-                if again.text == found.text:
-                    found.again = again
-                elif not keeps:
-                    found.refused = refuse_carried(found.effects.places[0])
-        finally:
-            tree.restore(before)
+    with _export.turn(), _without_modes():
+        for _ in range(_ROUNDS):
+            found = _from(module, args, kwargs, tree, kind, loss, keeps)
+            # Code that the walk did not reach may read what is not known yet.
+            new = [(code, *scope) for code, scope in found.ran.code.items() if code not in tree.code]
+            if not new:
+                break
+            tree = Tree(module, kind, (*tree.ran, *new))
+    return found
+
+
+def _from(
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    tree: Tree,
+    kind: type[torch.nn.Module] | None,
+    loss: Callable[..., Any] | None,
+    keeps: bool,
+) -> Traced:
+    """See ``traced``. Of the state of a module that a tree has reached."""
+    before = tree.saved()
+    try:
+        found = _once(module, args, kwargs, tree, kind, loss, keeps)
+        if keeps and found.refused is not None:
+            raise found.refused
+        if found.ran.clocks and _once(module, args, kwargs, tree, kind, loss, keeps).text != found.text:
+            raise refuse_drawn(found.ran.clocks[0])
+        if not found.effects.is_steady:
+            leaves = pytree.tree_map(separate, pytree.tree_leaves((args, kwargs)))
+            found.effects.apply(tree, zeros(found.effects.types), leaves, zeros(found.effects.results))
+            later = Tree(module, kind, tree.ran)
+            changed = later.saved()
+            try:
+                again = _once(module, args, kwargs, later, kind, loss, keeps)
+            finally:
+                later.restore(changed)
+            if any(not (change.is_steady or change.grows) for change in again.effects.changes):
+                raise refuse_moving(again.effects)
+            if again.text == found.text:
+                found.again = again
+            elif not keeps:
+                found.refused = refuse_carried(found.effects.places[0])
+    finally:
+        tree.restore(before)
     return found
 
 
 @contextmanager
-def _without_inference_mode() -> Iterator[None]:
-    """Exports need tensors with version counters, which those of inference mode have not. Gradients stay off in it."""
+def _without_modes() -> Iterator[None]:
+    """Exports need tensors with version counters, which those of inference mode have not. Gradients stay off in it. Hooks on
+    what autograd saves, such as those of activation checkpoints, are about passes, and see nothing of an export."""
     is_on = torch.is_grad_enabled()
-    with torch.inference_mode(False), torch.set_grad_enabled(is_on):
+    plain = torch.autograd.graph.saved_tensors_hooks(lambda value: value, lambda value: value)
+    with torch.inference_mode(False), torch.set_grad_enabled(is_on), plain:
         yield
 
 
@@ -181,7 +211,7 @@ def _once(
             value = module.get_buffer(name)
         if keeps and value is not None and torch.is_grad_enabled() and value.requires_grad and value.is_floating_point():
             refused = refused or _trained_outside(place)
-    return Traced(program, tree, effects, text_of(program), constants, refused=refused)
+    return Traced(program, tree, effects, text_of(program), constants, ran=watched.ran, refused=refused)
 
 
 def _alias(module: torch.nn.Module, kind: type[torch.nn.Module]) -> Any:

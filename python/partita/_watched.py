@@ -6,17 +6,20 @@ that equal keys mean one program. The walk also keeps live views of all that it 
 by comparing identities, in C, without another walk.
 
 Code of installed packages is not followed, and objects of the standard library, PyTorch and NumPy other than containers and
-arrays count by their identity. So does a container of more than ``LARGE`` entries, with its length.
+arrays count by their identity. So does a container of more than ``LARGE`` entries, with its length. Code that ran and that
+the walk did not reach is given to another walk: see ``partita._code``.
 """
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import operator
-import sys
+import threading
 import types
+import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -26,9 +29,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-LARGE = 4096
+from partita._code import attributes_of, globals_of, is_installed, is_library, modules_of, names_in, nested, queries
 
-LIBRARIES = frozenset(sys.stdlib_module_names) | {"jax", "numpy", "partita", "torch"}
+LARGE = 4096
 
 _PLAIN = (type(None), bool, int, str, bytes, type(Ellipsis), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType, types.MethodType, type, types.ModuleType)
@@ -38,18 +41,11 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 HOOKS = frozenset(name for name in torch.nn.Module().__dict__ if name.startswith(_HOOKS))
 _STANDARD = frozenset(torch.nn.Module().__dict__) - {"training"}
 _DEEPEST = 100
+# The function in a method of a class, a property, a cached property, a method with defaults.
+_INNER = ("__func__", "fget", "func")
 
-
-def _is_library(name: object) -> bool:
-    """Whether objects of the classes of a module of Python count by their identity."""
-    return not isinstance(name, str) or name.partition(".")[0] in LIBRARIES
-
-
-@functools.lru_cache(maxsize=None)
-def _is_installed(name: object) -> bool:
-    """Whether the code of a module of Python is not followed."""
-    file = getattr(sys.modules.get(name), "__file__", None) if isinstance(name, str) else None
-    return _is_library(name) or (file is not None and ("site-packages" in file or "dist-packages" in file))
+Ran = tuple[types.CodeType, dict[str, Any], dict[str, Any]]
+"""Code that ran, with its globals and the values of its free variables."""
 
 
 class Same:
@@ -172,8 +168,9 @@ class _Globals:
 class Tree:
     """What was reached from a module, or from any value."""
 
-    def __init__(self, root: Any, kind: type | None = None) -> None:
-        """``kind`` is the class of the user of a planned module: its own hooks run around its passes, and do not count."""
+    def __init__(self, root: Any, kind: type | None = None, ran: tuple[Ran, ...] = ()) -> None:
+        """``kind`` is the class of the user of a planned module: its own hooks run around its passes, and do not count.
+        ``ran`` is code that its forward pass runs, and that no walk reaches."""
         self.holders: list[Holder] = []
         self.tensors: list[torch.Tensor] = []
         """Each tensor once, in the order in which they were reached."""
@@ -181,12 +178,16 @@ class Tree:
         """Where the tensors are."""
         self.opaque: list[tuple[str, Any]] = []
         """Objects that count by their identity, with where they are."""
+        self.code: set[types.CodeType] = set()
+        """What was followed."""
+        self.ran = ran
         self._root, self._kind = root, kind
         self._numbers: dict[int, int] = {}
         self._views: list[Any] = []
         self._seen: list[Any] = []
         self._lengths: list[int] = []
         self._reads: list[tuple[Any, tuple[str, ...], tuple[Any, ...]]] = []
+        self._asked: list[tuple[Callable[[], Any], Any]] = []
         self._arrays: list[tuple[Any, bytes]] = []
         self._empty: list[Any] = []
         self._kept: list[Any] = []
@@ -196,8 +197,10 @@ class Tree:
         self._owners: list[tuple[Any, dict[str, Any], int]] = []
         self._owned: list[Any] = []
         self._depth = 0
-        described = self._described(root, "")
-        self.key = Key((described, self._tensors()))
+        described = [self._described(root, "")]
+        described += [self._described(free, code.co_name) for code, _, free in ran]
+        described += [self._of_names_in(code, outer, list(free.values())) for code, outer, free in ran]
+        self.key = Key((tuple(described), self._tensors()))
         self._pointers = [*map(torch.Tensor.data_ptr, self._with_memory)]
         self._flags = [value.requires_grad for value in self.tensors]
         self._kinds = [*map(type, self._typed)]
@@ -226,6 +229,7 @@ class Tree:
                 for name, value in zip(names, values)
             )
             and all(array.tobytes() == value for array, value in self._arrays)
+            and all(_is_same(ask(), value) for ask, value in self._asked)
         )
 
     def saved(self) -> list[dict[Any, Any]]:
@@ -290,8 +294,13 @@ class Tree:
             found.append(self._of_container(value, place))
         if isinstance(value, torch.nn.Module):
             found.append(self._of_module(value, place))
-        elif not _is_library(kind.__module__) or kind in (types.SimpleNamespace, types.CellType):
+        elif not is_library(kind.__module__) or kind in (types.SimpleNamespace, types.CellType) or isinstance(value, threading.local):
             found.append(self._of_instance(value, kind, place))
+        elif isinstance(value, (weakref.ref, contextvars.ContextVar)):
+            ask = value if isinstance(value, weakref.ref) else functools.partial(value.get, None)
+            found.append(self._of_answer(ask, place))
+        elif isinstance(getattr(value, "__wrapped__", None), types.FunctionType):
+            found += [Same(value), self._described(value.__wrapped__, place)]
         elif len(found) == 1:
             self.opaque.append((place, value))
             return Same(value)
@@ -347,6 +356,8 @@ class Tree:
             self._view(attributes)
             self._view(attributes.values())
             found += [(name, self._described(own, f"{place}.{name}")) for name, own in list(attributes.items())]
+        if isinstance(value, threading.local):
+            self._asked.append((functools.partial(_attributes, value), attributes))
         slots = [name for base in kind.__mro__ for name in _listed(base.__dict__.get("__slots__", ()))]
         names = tuple(name for name in slots if name not in ("__dict__", "__weakref__") and not name.startswith("__"))
         if kind is types.CellType:
@@ -354,7 +365,13 @@ class Tree:
         if names:
             self._hold(Holder(place, value, names))
             found += self._of_names(value, names, place)
-        return tuple(found) if len(found) > 1 else (Same(value),)
+        return tuple(found) if len(found) > 1 else (*found, Same(value))
+
+    def _of_answer(self, ask: Callable[[], Any], place: str) -> Any:
+        """What a call without arguments returns now."""
+        value = ask()
+        self._asked.append((ask, value))
+        return self._described(value, place)
 
     def _of_names(self, target: Any, names: tuple[str, ...], place: str) -> list[Any]:
         self._read(target, names)
@@ -367,28 +384,54 @@ class Tree:
             return ("method", self._described(value.__func__, place), self._described(value.__self__, place))
         if isinstance(value, type):
             return self._of_class(value)
-        if not isinstance(value, types.FunctionType) or _is_installed(value.__module__):
+        if isinstance(value, types.ModuleType) and not is_installed(value.__name__):
+            return (Same(value), *self._of_settings(value))
+        if not isinstance(value, types.FunctionType) or is_installed(value.__module__):
             return Same(value)
-        found: list[Any] = [Same(value), Same(value.__code__)]
         self._read(value, ("__code__", "__defaults__", "__kwdefaults__"))
+        found = [Same(value)]
         found += [self._described(part, value.__name__) for part in (value.__defaults__, value.__kwdefaults__)]
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):
             if self._is_new("cell", cell):
                 self._hold(Holder(name, cell, ("cell_contents",)))
                 found += self._of_names(cell, ("cell_contents",), "")
-        used, outer = _names(value.__code__), value.__globals__
-        names = tuple(name for name in used if name in outer and self._is_new("global", outer, name))
+        around = [cell.cell_contents for cell in value.__closure__ or () if hasattr(cell, "cell_contents")]
+        return (*found, self._of_names_in(value.__code__, value.__globals__, around))
+
+    def _of_names_in(self, code: types.CodeType, outer: dict[str, Any], around: list[Any]) -> Any:
+        """What the code of a function refers to. ``around`` are values of variables of the functions around it."""
+        self.code.update(nested(code))
+        used = names_in(code)
+        found: list[Any] = [Same(code)]
+        names = tuple(name for name in globals_of(used, outer) if self._is_new("global", outer, name))
         if names:
             target = _Globals(outer)
             self._hold(Holder("", target, names))
             found += self._of_names(target, names, "")
-        for inside in [outer[name] for name in used if isinstance(outer.get(name), types.ModuleType)]:
-            if not _is_installed(inside.__name__):
-                own = vars(inside)
-                plain = tuple(n for n in used if n in own and not isinstance(own[n], _FUNCTIONS) and self._is_new("global", own, n))
-                self._hold(Holder(inside.__name__, inside, plain))
-                found += self._of_names(inside, plain, inside.__name__)
+        named = [outer[name] for name in globals_of(used, outer) if isinstance(outer[name], types.ModuleType)]
+        waiting = [*named, *around, *modules_of(used, outer.get("__package__"))]
+        followed = set()
+        while waiting:
+            inside = waiting.pop()
+            if not isinstance(inside, types.ModuleType) or is_installed(inside.__name__) or id(inside) in followed:
+                continue
+            followed.add(id(inside))
+            names = attributes_of(used, inside)
+            waiting += [getattr(inside, name) for name in names]
+            names = tuple(name for name in names if self._is_new("global", vars(inside), name))
+            if names:
+                self._hold(Holder(inside.__name__, inside, names))
+                found += self._of_names(inside, names, inside.__name__)
+        found += [self._of_answer(ask, place) for place, ask in queries(used) if self._is_new("asked", place)]
         return tuple(found)
+
+    def _of_settings(self, module: types.ModuleType) -> list[Any]:
+        """The values in a module of Python that is itself a value; its functions are followed if they run."""
+        own = [name for name, value in vars(module).items() if not name.startswith("__") and not isinstance(value, _FUNCTIONS)]
+        names = tuple(name for name in own if self._is_new("global", vars(module), name))
+        if names:
+            self._hold(Holder(module.__name__, module, names))
+        return self._of_names(module, names, module.__name__)
 
     def _of_class(self, kind: type) -> Any:
         """A class, with what its code refers to and the plain values that are its attributes. Of a module's class, the code
@@ -399,12 +442,13 @@ class Tree:
         if isinstance(getattr(kind, "forward", None), types.FunctionType):
             self._read(kind, ("forward",))
             found.append(Same(kind.forward))  # type: ignore[attr-defined]
-        bases = [base for base in kind.__mro__ if not _is_installed(base.__module__)]
+        bases = [base for base in kind.__mro__ if not is_installed(base.__module__)]
         for base in bases:
             self._view(vars(base).values())
             plain = [name for name, value in list(vars(base).items()) if _is_value(name, value)]
             if plain:
                 self._hold(Holder(base.__name__, base, tuple(plain)))
+            plain += [name for name, value in list(vars(base).items()) if _is_descriptor(value)]
             found += [(name, self._described(vars(base)[name], f"{base.__name__}.{name}")) for name in plain]
         called, waiting = set(), ["forward", "__call__", "__getattr__"]
         while waiting:
@@ -414,10 +458,10 @@ class Tree:
             called.add(name)
             for base in bases:
                 value = vars(base).get(name)
-                inner = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
+                inner = next((getattr(value, part) for part in _INNER if getattr(value, part, None) is not None), value)
                 if isinstance(inner, types.FunctionType):
                     found.append((name, self._described(inner, base.__name__)))
-                    waiting += _names(inner.__code__)
+                    waiting += names_in(inner.__code__)
         return tuple(found)
 
     # What the walk leaves behind for ``is_current``.
@@ -481,11 +525,19 @@ def _is_value(name: str, value: Any) -> bool:
     return not name.startswith("__") and name not in ("_abc_impl", "_member_map_") and not is_code
 
 
-@functools.lru_cache(maxsize=None)
-def _names(code: types.CodeType) -> tuple[str, ...]:
-    """The names of globals and attributes that a function uses, and those inside it."""
-    inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
-    return tuple(dict.fromkeys(chain(code.co_names, *map(_names, inner))))
+def _is_descriptor(value: Any) -> bool:
+    """Whether an attribute of a class is an object of the user that computes the attribute."""
+    return hasattr(type(value), "__get__") and not is_library(type(value).__module__) and not isinstance(value, type)
+
+
+def _is_same(now: Any, before: Any) -> bool:
+    """Whether a call answers as before: by identity, and plain values by value."""
+    return now is before or (isinstance(now, (*_PLAIN, float, dict, tuple)) and type(now) is type(before) and bool(now == before))
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Those of an object; of one that is local to threads, those of this thread."""
+    return value.__dict__  # type: ignore[no-any-return]
 
 
 def _parts(module: torch.nn.Module) -> Iterator[torch.nn.Module]:

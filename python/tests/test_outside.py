@@ -113,3 +113,82 @@ def test_the_first_pass_may_be_in_inference_mode():
         torch.testing.assert_close(built(X + 1), module(X + 1))
     built(X).sum().backward()
     assert built.weight.grad is not None
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.a(x), self.b(x)
+
+
+def test_hooks_of_outputs_run_where_a_gradient_reaches():
+    module = Two()
+    for called in (build(module), module):
+        seen = []
+        one, other = called(X)
+        one.register_hook(lambda _: seen.append("one"))
+        other.register_hook(lambda gradient: seen.append(gradient.shape))
+        other.sum().backward()
+        assert seen == [other.shape]
+
+
+def test_outputs_may_be_changed_in_place():
+    module = Two()
+    built = build(module)
+    sums = []
+    for called in (built, module):
+        one, other = called(X)
+        one.add_(1).detach_()
+        other.mul_(2).sum().backward()
+        sums.append(one.sum())
+    assert module.a.weight.grad is None and built.a.weight.grad is None
+    torch.testing.assert_close(*sums)
+    torch.testing.assert_close(built.b.weight.grad, module.b.weight.grad)
+
+
+def test_activations_of_a_built_module_may_be_checkpointed():
+    module = nn.Linear(8, 8)
+    built = build(module)
+    for called in (built, module):
+        x = X.clone().requires_grad_()
+        torch.utils.checkpoint.checkpoint(called, x, use_reentrant=False).sin().sum().backward()
+    torch.testing.assert_close(built.weight.grad, module.weight.grad)
+
+
+def of_parameters(transform):
+    def run(built):
+        parameters = {name: value.detach().clone() for name, value in built.named_parameters()}
+        return transform(lambda given: torch.func.functional_call(built, given, (X,)).sum())(parameters)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        of_parameters(torch.func.grad),
+        lambda built: torch.func.grad(lambda x: built(x).sum())(X),
+        lambda built: torch.vmap(built)(torch.stack([X, X])),
+        lambda built: torch.func.jacrev(built)(X),
+        lambda built: torch.func.jvp(built, (X,), (X,)),
+        lambda built: torch.autograd.functional.jacobian(built, X, vectorize=True),
+        lambda built: torch.jit.trace(built, (X,)),
+        lambda built: torch.export.export(built, (X,), strict=False),
+    ],
+)
+def test_transforms_are_refused(run):
+    built = build(nn.Linear(8, 8))
+    with pytest.raises(partita.PartitaError) as refused:
+        run(built)
+    assert refused.value.code == "E392"
+    torch.testing.assert_close(torch.autograd.functional.jacobian(built, X).shape, torch.Size([4, 8, 4, 8]))
+
+
+@pytest.mark.parametrize("given", [X.to("meta"), X.to_sparse()])
+def test_tensors_without_dense_memory_are_refused(given):
+    with pytest.raises(partita.PartitaError) as refused:
+        build(nn.Linear(8, 8))(given)
+    assert refused.value.code == "E415"

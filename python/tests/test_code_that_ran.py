@@ -1,0 +1,216 @@
+"""What the code of a module reads beside its arguments and attributes: a change of it counts in the next call."""
+
+import contextvars
+import datetime
+import functools
+import importlib
+import os
+import sys
+import threading
+import time
+import types
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+import partita  # noqa: E402
+
+S = 1.0
+X = torch.linspace(-1, 1, 8).reshape(2, 4)
+
+
+class Plain:
+    scale = 1.0
+
+
+space = types.SimpleNamespace(scale=1.0)
+variable = contextvars.ContextVar("variable", default=1.0)
+local = threading.local()
+local.scale = 1.0
+reference = weakref.ref(Plain)
+
+
+@functools.lru_cache
+def cached():
+    return S
+
+
+class Callable:
+    def __call__(self):
+        return S
+
+
+called = Callable()
+
+
+class Descriptor:
+    value = 1.0
+
+    def __get__(self, one, kind=None):
+        return self.value
+
+
+class Described:
+    scale = Descriptor()
+
+
+described = Described()
+
+
+def set_here(value):
+    global S
+    S = value
+    cached.cache_clear()
+
+
+def on(target, name="scale"):
+    return lambda value: setattr(target, name, value)
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package of the user: a module of settings, and one of functions that read them."""
+    folder = tmp_path / "scaling"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("from . import settings, functions\n")
+    (folder / "settings.py").write_text("SCALE = 1.0\n")
+    (folder / "functions.py").write_text(
+        "from . import settings\n"
+        "OWN = 1.0\n"
+        "class Holder:\n    scale = 1.0\n"
+        "def scale():\n    return settings.SCALE * OWN\n"
+        "def late():\n    from .settings import SCALE\n    return SCALE\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made = importlib.import_module("scaling")
+    yield made
+    for name in [name for name in sys.modules if name.partition(".")[0] == "scaling"]:
+        del sys.modules[name]
+
+
+class Reads(nn.Module):
+    """Multiplies by what a function says."""
+
+    def __init__(self, read):
+        super().__init__()
+        self.line, self.read = nn.Linear(4, 4), read
+
+    def forward(self, x):
+        return self.line(x) * self.read()
+
+
+class Chooses(nn.Module):
+    """Calls a method by a name that it computes."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(4, 4)
+
+    def _one(self):
+        return space.scale
+
+    def forward(self, x):
+        return self.line(x) * getattr(self, "_" + "one")()
+
+
+def check(module, write):
+    built = partita.Schedule(partita.load(module, (X,)), "dp=1").build()
+    try:
+        for value in (1.0, 3.0, 2.0):
+            write(value)
+            assert torch.allclose(built(X), module(X), rtol=1e-6, atol=1e-6)
+    finally:
+        write(1.0)
+
+
+READS = {
+    "globals()": (lambda: globals()["S"], set_here),
+    "a computed name of a global": (lambda: globals()[chr(83)], set_here),
+    "eval": (lambda: eval("S"), set_here),
+    "an attribute by name": (lambda: getattr(Plain, "sca" + "le"), on(Plain)),
+    "a namespace": (lambda: getattr(space, "sca" + "le"), on(space)),
+    "a weak reference": (lambda: reference().scale, on(Plain)),
+    "a cached function": (lambda: cached(), set_here),
+    "an object that is called": (lambda: called(), set_here),
+    "a descriptor": (lambda: described.scale, on(Described.__dict__["scale"], "value")),
+    "a context variable": (lambda: variable.get(), variable.set),
+    "a value of this thread": (lambda: local.scale, on(local)),
+    "the environment": (lambda: float(os.environ.get("PARTITA_TEST", 1)), lambda v: os.environ.update(PARTITA_TEST=str(v))),
+    "getenv": (lambda: float(os.getenv("PARTITA_TEST", "1")), lambda v: os.environ.update(PARTITA_TEST=str(v))),
+    "a setting of PyTorch": (lambda: float(torch.get_num_threads()), lambda v: torch.set_num_threads(int(v))),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_change_of_what_the_code_reads_counts(name, monkeypatch):
+    monkeypatch.setenv("PARTITA_TEST", "1.0")
+    read, write = READS[name]
+    check(Reads(read), write)
+
+
+def test_a_method_that_no_name_leads_to_is_followed():
+    check(Chooses(), on(space))
+
+
+def test_modules_of_the_user_are_followed(package):
+    settings, functions = package.settings, package.functions
+    check(Reads(lambda: package.settings.SCALE), on(settings, "SCALE"))
+    check(Reads(lambda: functions.scale()), on(settings, "SCALE"))
+    check(Reads(lambda: functions.scale()), on(functions, "OWN"))
+    check(Reads(lambda: functions.Holder.scale), on(functions.Holder))
+    check(Reads(functions.late), on(settings, "SCALE"))
+    check(Reads(lambda: sys.modules["scaling.settings"].SCALE), on(settings, "SCALE"))
+    check(Reads(lambda: getattr(settings, "SC" + "ALE")), on(settings, "SCALE"))
+    check(Reads(lambda: importlib.import_module("scaling.settings").SCALE), on(settings, "SCALE"))
+
+
+@pytest.mark.parametrize("read", [time.time, lambda: time.perf_counter_ns() % 1e6, lambda: datetime.datetime.now().timestamp()])
+def test_the_clock_is_refused_where_it_counts(read):
+    with pytest.raises(partita.PartitaError, match="E396.*another value in each call"):
+        check(Reads(read), lambda _: None)
+
+
+def test_a_pass_may_be_timed():
+    def timed():
+        began = time.perf_counter()
+        return 2.0 if time.perf_counter() >= began else 0.0
+
+    check(Reads(timed), lambda _: None)
+
+
+def test_a_file_is_refused(tmp_path):
+    path = tmp_path / "scale"
+    path.write_text("2.0")
+    for read in (lambda: float(path.read_text()), lambda: float(open(path).read()), lambda: float(path.exists())):
+        with pytest.raises(partita.PartitaError, match="E396"):
+            check(Reads(read), lambda _: None)
+
+
+def test_an_import_in_forward_is_no_file(package):
+    def read():
+        import wave  # not imported before
+
+        return float(wave.WAVE_FORMAT_PCM)
+
+    sys.modules.pop("wave", None)
+    check(Reads(read), lambda _: None)
+
+
+def test_a_profile_function_of_the_user_stays():
+    seen = []
+
+    def profile(frame, event, argument):
+        if frame.f_code.co_name == "forward" and event == "call":
+            seen.append(frame.f_code)
+
+    module = Reads(lambda: 1.0)
+    sys.setprofile(profile)
+    try:
+        partita.load(module, (X,))
+        assert sys.getprofile() is profile
+    finally:
+        sys.setprofile(None)
+    assert Reads.forward.__code__ in seen
