@@ -131,26 +131,21 @@ impl Schedule {
     pub fn apply(&mut self, modules: &str, primitive: impl Into<Primitive>) -> Result<()> {
         let place = Location::caller();
         let origin = format!("{}:{}", place.file(), place.line());
-        self.push(Entry { modules: modules.to_string(), primitive: primitive.into(), stage: None, origin })
+        self.push(&[Entry { modules: modules.to_string(), primitive: primitive.into(), stage: None, origin }])
     }
 
     /// Appends every line of a plan. An error changes nothing.
     pub fn extend(&mut self, plan: &Plan) -> Result<()> {
-        let before = (self.plan.clone(), self.structured.clone(), None);
-        for entry in &plan.entries {
-            if let Err(error) = self.push(entry.clone()) {
-                (self.plan, self.structured, self.unplaced) = before;
-                return Err(error);
-            }
-        }
-        Ok(())
+        self.push(&plan.entries)
     }
 
-    fn push(&mut self, entry: Entry) -> Result<()> {
-        let mut structured = self.structured.clone();
-        structured.apply(&entry, &self.tools())?;
-        let mut plan = self.plan.clone();
-        plan.entries.push(entry);
+    /// Appends lines, which are checked together: one of them may need another.
+    fn push(&mut self, entries: &[Entry]) -> Result<()> {
+        let (mut plan, mut structured) = (self.plan.clone(), self.structured.clone());
+        for entry in entries {
+            structured.apply(entry, &self.tools())?;
+            plan.entries.push(entry.clone());
+        }
         let known = self.unplaced.take().filter(|_| structured.model.forward == *self.graph());
         // Every line so far must still match in the step to be built, and no two may contradict
         // each other.
