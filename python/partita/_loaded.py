@@ -54,7 +54,7 @@ class Taken:
     """What a model has taken from a module: all but the values that its file contains."""
 
     def __init__(self, module: torch.nn.Module, found: Traced, model: Model, make: Callable[[], Model]) -> None:
-        self._module, self._tree, self._make = module, found.tree, make
+        self._module, self._tree, self.made = module, found.tree, make
         self.refused = found.refused
         """Why no step trains the module: it depends on what a pass before has left behind."""
         self._trained = self._flags()
@@ -67,7 +67,7 @@ class Taken:
         """The model, or another one if the module has changed since."""
         tree = self._tree if self._tree.is_current() else Tree(self._module, ran=self._tree.ran)
         is_same = tree.key == self._tree.key and self._trained == self._flags()
-        return model if is_same and self._has_values(model, tree) else self._make()
+        return model if is_same and self._has_values(model, tree) else self.made()
 
     def _has_values(self, model: Model, tree: Tree) -> bool:
         native, module = model._native, self._module

@@ -6,12 +6,15 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from partita import _partita, optim
 from partita._load import Model
 from partita._origin import place
 from partita._partita import Mesh, Plan, Report
+
+if TYPE_CHECKING:
+    from partita._followed import Followed
 
 __all__ = ["At", "Schedule", "Subgraphs"]
 
@@ -27,23 +30,33 @@ def plan_of(plan: Plan | str | Mapping[str, Any] | None) -> Plan:
 
 
 def step_options(
+    model: Model,
     optimizer: Any,
     microbatches: int,
     clip_grad_norm: float | None,
     sequence_parallel: bool,
     precision: str | None = None,
-) -> tuple[optim.Optimizer, dict[str, Any]]:
-    """The optimizer, and the options of a step as Rust takes them."""
-    rule = optim.of(optimizer)
-    options = {
-        "optimizer": rule.constants(),
-        "decay_1d": rule.decay_1d,
+) -> tuple[Followed | None, dict[str, Any]]:
+    """An optimizer of PyTorch, if it is one, and the options of a step as Rust takes them."""
+    options: dict[str, Any] = {
         "microbatches": microbatches,
         "clip_grad_norm": clip_grad_norm,
         "sequence_parallel": sequence_parallel,
         "precision": precision,
     }
-    return rule, options
+    if is_of_pytorch(optimizer):
+        from partita._followed import Followed
+
+        followed = Followed(model, optimizer)
+        return followed, options | followed.read().options()
+    rule = optim.of(optimizer)
+    return None, options | {"optimizer": rule.constants(), "decay_1d": rule.decay_1d, "groups": []}
+
+
+def is_of_pytorch(optimizer: Any) -> bool:
+    """Whether an optimizer is one of PyTorch, or of a class that was made from one."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(optimizer, torch.optim.Optimizer)
 
 
 def caller() -> str:
@@ -201,8 +214,8 @@ class Schedule(At):
         super().__init__(self, "")
         self.model = model = model._current()
         self.mesh = mesh_of(mesh)
-        rule, self._options = step_options(optimizer, microbatches, clip_grad_norm, sequence_parallel, precision)
-        self._optimizer = rule if optimizer is None else optimizer
+        _, self._options = step_options(model, optimizer, microbatches, clip_grad_norm, sequence_parallel, precision)
+        self._optimizer = optimizer
         self._native = _partita.Schedule(model._native, self.mesh, self._options)
         if plan is not None:
             self.extend(plan)

@@ -17,6 +17,7 @@ from partita._schedule import mesh_of, plan_of, step_options
 from partita._tensors import pack, to_numpy, to_torch
 
 if TYPE_CHECKING:
+    from partita._followed import Update
     from partita.torch._engine import Ranks
 
 __all__ = ["Trainer"]
@@ -27,9 +28,9 @@ class Trainer:
     ``engine="torch"``, each in a process of a launcher, on the runtime of PyTorch (see ``partita.torch``).
 
     ``plan`` is a ``Plan``, a text, a dictionary from module patterns to styles, or None, which shards only the batch.
-    ``optimizer`` is one of ``partita.optim``, its name, or a new optimizer of PyTorch; AdamW by default. Of PyTorch's, the
-    rule is read once and the learning rate before each step, so its schedulers work; its parameters and states stay as they
-    are. With ``microbatches``, the gradients of the parts of a batch are summed before the update. Parameters that the
+    ``optimizer`` is one of ``partita.optim``, its name, or a new ``torch.optim.SGD``, ``Adam``, ``AdamW`` or ``Adafactor``
+    over parameters of the module; AdamW by default. Of PyTorch's, groups, options and learning rates are read before each
+    step, so its schedulers work; what is in no group is not trained; its parameters and states stay as they are. With ``microbatches``, the gradients of the parts of a batch are summed before the update. Parameters that the
     loss does not depend on are left alone, as by optimizers of PyTorch. With ``precision="bf16"`` the model computes in bf16
     while parameters, their gradients and updates keep f32; ``precision="f16"`` also scales the loss, and skips steps whose
     gradients are not finite. ``"mxfp8"``, ``"f8-block"`` and ``"f8-delayed"`` round the operands of matmuls to 8 bits.
@@ -56,16 +57,17 @@ class Trainer:
         _options: dict[str, Any] | None = None,
     ) -> None:
         # What the module is now, also if it has changed since it was loaded.
-        self.model = model = model._current()
+        self._whole = self.model = model = model._current()
         self.mesh = mesh_of(mesh)
         self.plan = plan_of(plan)
-        rule, options = step_options(optimizer, microbatches, clip_grad_norm, sequence_parallel, precision)
+        followed, options = step_options(model, optimizer, microbatches, clip_grad_norm, sequence_parallel, precision)
         if _options is not None:
-            options = _options | {"optimizer": options["optimizer"], "decay_1d": options["decay_1d"]}
-        self._lr = rule.lr
+            options = _options | {key: options[key] for key in ("optimizer", "decay_1d", "groups")}
+        self._followed, self._options, self._seed, self._engine = followed, options, seed, engine
+        self._update = None if followed is None else followed.read()
+        self._rule = None if followed is not None else optim.of(optimizer)
+        self._lr = 0.0 if self._rule is None else self._rule.lr
         self._precision = precision
-        is_followed = optimizer is not None and not isinstance(optimizer, (str, optim.Optimizer))
-        self._followed = optim.Followed(optimizer) if is_followed else None
         self.grad_norm: float | None = None
         if _launched.is_launched():
             native = model._native
@@ -75,23 +77,43 @@ class Trainer:
         if engine not in ("native", "torch"):
             raise ValueError(f"no engine {engine!r}: expected native or torch")
 
-        lines, ranks = self.plan, self.mesh
-
-        # Without the trainer itself in it: ranks, and the lock of their folder, go when the trainer does.
-        def make() -> _partita.Trainer | Ranks:
-            if engine == "native":
-                return _partita.Trainer(model._native, lines, ranks, options, seed)
-            from partita.torch import _engine
-
-            return _engine.Ranks(model, lines, ranks, rule, options, seed)
-
         _check_module(model)
-        if self._followed is not None:
-            _check_optimizer(model, optimizer)
-        self._make = make
-        self._native: _partita.Trainer | Ranks | _Lost = make()
+        if self._update is not None:
+            self.model = _only(model, self._update)
+        self._native: _partita.Trainer | Ranks | _Lost = self._made()
         # Whether a step has failed so that no other one can follow.
         self._has_failed = False
+
+    def _made(self) -> _partita.Trainer | Ranks:
+        """New ranks with the parameters of the model."""
+        if self._engine == "native":
+            return _partita.Trainer(self.model._native, self.plan, self.mesh, self._options, self._seed)
+        from partita.torch import _engine
+
+        if self._rule is None:
+            raise refuse("E394", "PyTorch's engine takes no optimizer of PyTorch", expected="one of partita.optim")
+        return _engine.Ranks(self.model, self.plan, self.mesh, self._rule, self._options, self._seed)
+
+    def _follow(self) -> None:
+        """Plans the step again if the optimizer of PyTorch has changed by more than its learning rates. Parameters, states
+        and steps stay."""
+        if self._followed is None or self._update is None or isinstance(self._native, _Lost):
+            return
+        before, self._update = self._update, self._followed.read()
+        if self._update.groups == before.groups:
+            return
+        from partita._followed import check_added
+
+        try:
+            check_added(before, self._update, self.steps)
+            self.model = _only(self._whole, self._update)
+            self._options = self._options | self._update.options()
+            native: Any = self._made()
+            native.take(self._native)
+        except BaseException:
+            self._update = before
+            raise
+        self._native = native
 
     def step(self, batch: Any, lr: float | None = None) -> float:
         """One step on a global batch, and its loss.
@@ -106,16 +128,17 @@ class Trainer:
         E412 if the loss is not finite, which changes nothing: the next batch trains as if this one had not been tried; E423
         for an index that PyTorch refuses; E427 after Ctrl-C.
         """
+        self._follow()
         types = self.model.inputs
         given = named_inputs(self.model, batch).items()
         packed = [(name, pack(value, types[name][0] if name in types else None)) for name, value in given]
         if _launched.checks_inputs():
             _launched.compare("inputs", packed)
         check_rows(self.model, packed)
-        rate, steps = self.lr if lr is None else lr, self.steps
+        rates, steps = self._rates(lr), self.steps
         try:
             with observe("partita::step", self._native):
-                loss, self.grad_norm = self._native.step(packed, rate)
+                loss, self.grad_norm = self._native.step(packed, rates)
         except BaseException as error:
             self._has_failed = self._has_failed or getattr(error, "code", None) in _FATAL
             if isinstance(error, KeyboardInterrupt) and self.steps == steps:
@@ -133,15 +156,22 @@ class Trainer:
 
     @property
     def lr(self) -> float:
-        """The learning rate of the next step: that of the optimizer of PyTorch, if the trainer was made with one."""
-        return self._lr if self._followed is None else self._followed.lr
+        """The learning rate of the next step; of an optimizer of PyTorch, that of its first group. To set it sets it for all
+        groups."""
+        return self._lr if self._followed is None else self._followed.read().rates[0]
 
     @lr.setter
     def lr(self, rate: float) -> None:
         if self._followed is None:
             self._lr = rate
         else:
-            self._followed.lr = rate
+            self._followed.set_rate(rate)
+
+    def _rates(self, lr: float | None) -> list[float]:
+        """The learning rates of the next step."""
+        if lr is not None or self._update is None:
+            return [self._lr if lr is None else lr]
+        return self._update.given()
 
     @property
     def steps(self) -> int:
@@ -204,7 +234,7 @@ class Trainer:
         Raises ``PartitaError``: E311 to E313 if it cannot be read, E314 with a table if it is of another model.
         """
         if self._has_failed or isinstance(self._native, _Lost):
-            self._native, self._has_failed = self._make(), False
+            self._native, self._has_failed = self._made(), False
         self._native.load(folder, keep)
 
     def __repr__(self) -> str:
@@ -268,19 +298,8 @@ def _check_module(model: Model) -> None:
         )
 
 
-def _check_optimizer(model: Model, optimizer: Any) -> None:
-    """E057 for an optimizer of PyTorch that would leave alone what the planned step trains."""
-    if model._module is None:
-        return
-    named = dict(model._module.named_parameters(remove_duplicate=False))
-    given = {id(value) for group in optimizer.param_groups for value in group["params"]}
-    trained = [name for name in model.parameters if name in named]
-    missing = [name for name in trained if id(named[name]) not in given]
-    if len(missing) < len(trained) and missing:
-        raise refuse(
-            "E057",
-            "the optimizer has only some of the parameters that the step trains",
-            expected="all parameters that require a gradient",
-            found=f"an optimizer without {', '.join(missing)}",
-            help="requires_grad_(False) for parameters that are not trained",
-        )
+def _only(model: Model, update: Update) -> Model:
+    """The model with the parameters of an update alone trained."""
+    from partita._followed import only
+
+    return only(model, update.names)

@@ -2,10 +2,11 @@
 
 use crate::error::{OrRaise, raised};
 use partita_base::Diagnostic;
-use partita_nn::{Optimizer, StepOptions};
+use partita_nn::{Group, Optimizer, StepOptions};
 use partita_schedule::{Argument, BuildOptions, Call};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+use std::collections::BTreeSet;
 
 /// A request from the name and the arguments of a call.
 pub fn call(name: &str, positional: &Bound<'_, PyTuple>, named: &Bound<'_, PyDict>) -> PyResult<Call> {
@@ -55,6 +56,13 @@ pub fn build_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Bu
         optimizer = read_optimizer(&kind, &constants).or_raise(py)?;
     }
     let mut step = StepOptions { decay_1d: true, grad_norm: false, ..StepOptions::new(optimizer) };
+    if let Some(value) = options.get_item("groups")? {
+        let groups: Vec<(BTreeSet<String>, String, Vec<(String, f64)>)> = value.extract()?;
+        let groups = groups.into_iter().map(|(parameters, kind, constants)| {
+            Ok(Group { parameters, optimizer: read_optimizer(&kind, &constants).or_raise(py)? })
+        });
+        step.groups = groups.collect::<PyResult<_>>()?;
+    }
     if let Some(value) = options.get_item("clip_grad_norm")? {
         step.clip_grad_norm = value.extract()?;
     }

@@ -78,17 +78,32 @@ impl Trainer {
         Ok(Trainer { step: Mutex::new(step), folder: Mutex::new(None), notes, watched })
     }
 
-    /// One step on a global batch; returns the loss.
+    /// One step on a global batch, with a learning rate for each group of parameters; returns the loss.
     fn step(
         &self,
         py: Python<'_>,
         batch: Vec<(String, Given<'_>)>,
-        learning_rate: f64,
+        rates: Vec<f64>,
     ) -> PyResult<(f64, Option<f64>)> {
         let batch = Batch::new(batch).or_raise(py)?;
         let views = batch.views();
-        let report = self.watched.run(py, || self.locked().train_loop.step(&views, learning_rate))?;
+        let report = self.watched.run(py, || self.locked().train_loop.step_at_rates(&views, &rates))?;
         Ok((report.loss, report.grad_norm))
+    }
+
+    /// Goes on where another trainer of the same parameters is: takes its steps, its folder, and all that both keep.
+    fn take(&self, py: Python<'_>, other: &Trainer) -> PyResult<()> {
+        detached(py, || {
+            let (mut own, other_step) = (self.locked(), other.locked());
+            let names: Vec<String> = own.train_loop.state().names().map(str::to_string).collect();
+            for name in names.iter().filter(|name| other_step.train_loop.state().has(name)) {
+                set(&mut own, name, &other_step.parameter(name)?)?;
+            }
+            own.train_loop.set_steps_taken(other_step.train_loop.steps_taken());
+            let mut folder = other.folder.lock().unwrap_or_else(PoisonError::into_inner);
+            *self.folder.lock().unwrap_or_else(PoisonError::into_inner) = folder.take();
+            Ok(())
+        })
     }
 
     /// Steps taken.

@@ -131,7 +131,7 @@ def groups_of(module):
 def test_schedulers_and_groups_of_an_optimizer_of_pytorch_count():
     module = nn.Sequential(nn.Linear(8, 12), nn.LayerNorm(12), nn.Linear(12, 4))
     own = torch.optim.AdamW(groups_of(module), lr=0.1)
-    trainer = partita.Trainer(partita.load(copy.deepcopy(module), (X, Y), loss=F.mse_loss), None, "dp=2", own)
+    trainer = partita.Trainer(partita.load(module, (X, Y), loss=F.mse_loss), None, "dp=2", own)
     beside = copy.deepcopy(module)
     optimizer = torch.optim.AdamW(groups_of(beside), lr=0.1)
     schedulers = [torch.optim.lr_scheduler.StepLR(each, 1, 0.5) for each in (own, optimizer)]
@@ -146,7 +146,7 @@ def test_schedulers_and_groups_of_an_optimizer_of_pytorch_count():
     assert trainer.lr == own.param_groups[0]["lr"] == pytest.approx(0.1 / 16)
     trainer.lr = 0.5
     assert [group["lr"] for group in own.param_groups] == [0.5, 0.5]
-    own.param_groups[0]["betas"] = (0.5, 0.5)
+    own.param_groups[0]["amsgrad"] = True
     assert refusal(lambda: trainer.step((X, Y))).code == "E057"
 
 

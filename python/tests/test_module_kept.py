@@ -631,14 +631,13 @@ def test_an_optimizer_made_before_build_is_refused(kind):
     old.step()
 
 
-def test_an_optimizer_of_some_parameters_is_refused():
+def test_an_optimizer_of_some_parameters_trains_these_alone():
     module = Base()
     some = torch.optim.SGD(module.layer.parameters(), lr=0.1)
-    model = partita.load(module, (X, T), loss=F.mse_loss)
-    error = refusal(lambda: partita.Trainer(model, None, "dp=1", some))
-    assert error.code == "E057" and "gate.weight" in error.found
-    module.gate.requires_grad_(False)
-    partita.Trainer(model, None, "dp=1", some).step((X, T))
+    trainer = partita.Trainer(partita.load(module, (X, T), loss=F.mse_loss), None, "dp=1", some)
+    trainer.step((X, T))
+    assert torch.equal(trainer.state_dict()["gate.weight"], module.gate.weight)
+    assert not torch.equal(trainer.state_dict()["layer.weight"], module.layer.weight)
 
 
 def test_hooks_of_the_module_itself_are_about_its_own_result():

@@ -14,6 +14,17 @@ pub const LOSS: &str = "loss";
 pub const GRADIENT_NORM: &str = "grad_norm";
 /// The name of the scalar input that the update multiplies with.
 pub const LEARNING_RATE: &str = "learning_rate";
+/// The name of the scalar input that the updates of a group of parameters multiply with: `learning_rate`, `learning_rate.1`, ..
+pub fn learning_rate_name(group: usize) -> String {
+    if group == 0 { LEARNING_RATE.to_string() } else { format!("{LEARNING_RATE}.{group}") }
+}
+
+fn group_of_rate(name: &str) -> Option<usize> {
+    let rest = name.strip_prefix(LEARNING_RATE)?;
+    let number = if rest.is_empty() { Some("0") } else { rest.strip_prefix('.') }?;
+    number.bytes().all(|byte| byte.is_ascii_digit()).then(|| number.parse().ok())?
+}
+
 /// The name of the scalar input that counts steps, from 1.
 pub const STEP: &str = "step";
 /// The name of the scalar input that seeds random numbers.
@@ -71,12 +82,13 @@ pub fn microbatch_of(name: &str) -> Option<(&str, usize)> {
 /// Whether a step gives a meaning to an input or output of this name, or to the first part of it: the loss, the scalars
 /// that a loop sets, gradients, states of the optimizer, the rows of a microbatch, what a stage receives.
 pub fn is_name_of_step(name: &str) -> bool {
-    let words = [LOSS, GRADIENT_NORM, LEARNING_RATE, STEP, SEED];
+    let words = [LOSS, GRADIENT_NORM, STEP, SEED];
     let prefixes = [GRADIENT_PREFIX, COTANGENT_PREFIX, OPTIMIZER_PREFIX];
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let is_received = name.strip_prefix(RECEIVED_PREFIX).is_some_and(is_number);
     let is_part = name.rsplit_once(PART_MARK).is_some_and(|(_, number)| is_number(number));
     words.contains(&name)
+        || group_of_rate(name).is_some()
         || prefixes.iter().any(|prefix| name.starts_with(prefix))
         || microbatch_of(name).is_some()
         || is_received
@@ -138,8 +150,8 @@ pub enum InputKind {
     /// The gradient with respect to the output of this name, of a function that the step does not contain. It is
     /// given after the forward pass: a step of one microbatch with such an input pauses there.
     Cotangent(String),
-    /// [`LEARNING_RATE`].
-    LearningRate,
+    /// The [learning rate](learning_rate_name) of a group of parameters, by its number.
+    LearningRate(usize),
     /// [`STEP`].
     Step,
     /// [`SEED`].
@@ -154,15 +166,15 @@ impl InputKind {
             (Role::Param, _) => InputKind::Parameter(name.to_string()),
             (Role::StateOf(_), _) => InputKind::State(name.to_string()),
             _ if is_replaced => InputKind::State(name.to_string()),
-            (_, LEARNING_RATE) => InputKind::LearningRate,
             (_, STEP) => InputKind::Step,
             (_, SEED) => InputKind::Seed,
-            _ => match (microbatch_of(name), name.strip_prefix(COTANGENT_PREFIX)) {
-                (Some((whole, index)), _) => {
+            _ => match (group_of_rate(name), microbatch_of(name), name.strip_prefix(COTANGENT_PREFIX)) {
+                (Some(group), ..) => InputKind::LearningRate(group),
+                (_, Some((whole, index)), _) => {
                     InputKind::Batch { name: whole.to_string(), microbatch: Some(index) }
                 }
-                (None, Some(output)) => InputKind::Cotangent(output.to_string()),
-                (None, None) => InputKind::Batch { name: name.to_string(), microbatch: None },
+                (.., Some(output)) => InputKind::Cotangent(output.to_string()),
+                (None, None, None) => InputKind::Batch { name: name.to_string(), microbatch: None },
             },
         }
     }
@@ -174,7 +186,7 @@ impl InputKind {
 
     /// Whether it is a scalar of the step, not of the batch.
     pub fn is_scalar_of_step(&self) -> bool {
-        matches!(self, InputKind::LearningRate | InputKind::Step | InputKind::Seed)
+        matches!(self, InputKind::LearningRate(_) | InputKind::Step | InputKind::Seed)
     }
 }
 
@@ -185,7 +197,7 @@ impl fmt::Display for InputKind {
             InputKind::Batch { name, microbatch: None } => f.write_str(name),
             InputKind::Batch { name, microbatch: Some(index) } => f.write_str(&microbatch_name(name, *index)),
             InputKind::Cotangent(output) => f.write_str(&cotangent_name(output)),
-            InputKind::LearningRate => f.write_str(LEARNING_RATE),
+            InputKind::LearningRate(group) => f.write_str(&learning_rate_name(*group)),
             InputKind::Step => f.write_str(STEP),
             InputKind::Seed => f.write_str(SEED),
         }
@@ -253,7 +265,9 @@ mod tests {
             ("seed", Role::Param, true, InputKind::Parameter("seed".into())),
             (&state, Role::StateOf(Id::new(0)), true, InputKind::State(state.clone())),
             ("step", Role::Input, true, InputKind::State("step".into())),
-            ("learning_rate", Role::Input, false, InputKind::LearningRate),
+            ("learning_rate", Role::Input, false, InputKind::LearningRate(0)),
+            ("learning_rate.12", Role::Input, false, InputKind::LearningRate(12)),
+            ("learning_rate.x", Role::Input, false, batch("learning_rate.x", None)),
             ("step", Role::Activation, false, InputKind::Step),
             ("seed", Role::Input, false, InputKind::Seed),
             ("cotangent.logits", Role::Input, false, InputKind::Cotangent("logits".into())),
@@ -280,6 +294,7 @@ mod tests {
             ("seed", "seed_"),
             ("step", "step_"),
             ("learning_rate", "learning_rate_"),
+            ("learning_rate.1", "learning_rate.1_"),
             ("loss", "loss_"),
             ("grad_norm", "grad_norm_"),
             ("grad.w", "grad_.w"),

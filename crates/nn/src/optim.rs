@@ -119,7 +119,7 @@ pub enum Optimizer {
     },
 }
 
-/// Scalars that all parameters share within a step, in f64 so that `1 - beta^step` keeps its
+/// Scalars that the parameters of a group share within a step, in f64 so that `1 - beta^step` keeps its
 /// precision.
 pub(crate) struct Shared {
     /// The learning rate; for the Adams divided by the first bias correction.

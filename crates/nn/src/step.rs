@@ -5,21 +5,43 @@
 
 use crate::accumulation_dtype;
 use crate::loss_scaling::{LossScaling, Scaler, taken_or_kept};
-use crate::optim::{Optimizer, rounding};
+use crate::optim::{Optimizer, Shared, rounding};
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::ops::UnaryKind;
-use partita_ir::port::{GRADIENT_NORM, LEARNING_RATE, LOSS, SEED, STEP, gradient_name, state_name};
+use partita_ir::port::{GRADIENT_NORM, LOSS, SEED, STEP, gradient_name, learning_rate_name, state_name};
 use partita_ir::{
     F8, Graph, GraphBuilder, InputKind, Node, Phase, Role, TensorType, ValueId, autodiff, graph_edit,
     precision, quantise, remat,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Parameters with a rule and a learning rate of their own, as the groups of an optimizer of PyTorch.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Group {
+    /// Their names.
+    pub parameters: BTreeSet<String>,
+    /// The update rule. Weight decay acts on all of them.
+    pub optimizer: Optimizer,
+}
+
+/// How one parameter is updated.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Rule<'a> {
+    /// The update rule.
+    pub optimizer: &'a Optimizer,
+    /// The number of its learning rate: 0 for what is in no group, else 1 and the position of the group.
+    pub group: usize,
+    /// Whether weight decay acts on it.
+    pub decays: bool,
+}
+
 /// Options of the parameter update.
 #[derive(Clone, PartialEq, Debug)]
 pub struct StepOptions {
-    /// The update rule.
+    /// The update rule of parameters that are in no group.
     pub optimizer: Optimizer,
+    /// Groups of parameters with rules of the same kind and other constants.
+    pub groups: Vec<Group>,
     /// Gradients are scaled down so that their global norm does not exceed this.
     pub clip_grad_norm: Option<f64>,
     /// Whether the step returns the gradient norm even without clipping; it costs one more pass
@@ -48,6 +70,7 @@ impl StepOptions {
     pub fn new(optimizer: Optimizer) -> StepOptions {
         StepOptions {
             optimizer,
+            groups: Vec::new(),
             clip_grad_norm: None,
             grad_norm: true,
             decay_1d: false,
@@ -82,6 +105,16 @@ impl StepOptions {
         StepOptions { precision: None, loss_scaling: None, ..self.clone() }
     }
 
+    /// How the parameter with this name, or a part of it, is updated.
+    pub fn rule_of(&self, parameter: &str, rank: usize) -> Rule<'_> {
+        let whole = whole_of(parameter);
+        let group = self.groups.iter().position(|group| group.parameters.contains(whole));
+        match group {
+            Some(place) => Rule { optimizer: &self.groups[place].optimizer, group: place + 1, decays: true },
+            None => Rule { optimizer: &self.optimizer, group: 0, decays: self.decay_1d || rank >= 2 },
+        }
+    }
+
     /// E057 if a number is out of range.
     pub fn validate(&self) -> Result<()> {
         if let Some(norm) = self.clip_grad_norm
@@ -92,6 +125,7 @@ impl StepOptions {
                 .found(norm.to_string()));
         }
         self.loss_scaling.iter().try_for_each(LossScaling::validate)?;
+        self.groups.iter().try_for_each(|group| group.optimizer.validate())?;
         self.optimizer.validate()
     }
 }
@@ -209,7 +243,7 @@ pub fn scaled_gradient_graph(
 }
 
 /// Completes a graph that has parameters and outputs `loss` and `grad.<parameter>` to a step. New
-/// inputs: `learning_rate` (a scalar of the accumulation type), `step` (i64, from 1; shared with
+/// inputs: `learning_rate` (a scalar of the accumulation type; of groups, `learning_rate.<number>`), `step` (i64, from 1; shared with
 /// dropout), the optimizer states, those of loss scaling. Outputs: `loss`, `grad_norm` (the global norm before clipping,
 /// if requested), the other outputs, the new parameters and the new states under the names of the
 /// old ones, which they replace. E056 if a gradient is missing.
@@ -239,14 +273,19 @@ pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
     b.phase = Phase::Update;
     b.path = "optimizer".to_string();
     let wide = accumulation_dtype(b.ty(params[0]).dtype);
-    let rate = b.input(LEARNING_RATE, TensorType::scalar(wide), Role::Input);
+    let rules: Vec<Rule> =
+        params.iter().zip(&names).map(|(&p, name)| options.rule_of(name, b.ty(p).rank())).collect();
+    let mut rates: BTreeMap<usize, ValueId> = BTreeMap::new();
+    for group in rules.iter().map(|rule| rule.group).collect::<BTreeSet<usize>>() {
+        rates.insert(group, b.input(&learning_rate_name(group), TensorType::scalar(wide), Role::Input));
+    }
     let step = match scalar_of_step(graph, STEP) {
         Some(step) => step,
         None => b.input(STEP, TensorType::scalar(DType::I64), Role::Input),
     };
     let mut states: Vec<Vec<ValueId>> = Vec::with_capacity(params.len());
-    for (&parameter, name) in params.iter().zip(&names) {
-        let slots = options.optimizer.states(name, b.ty(parameter)).into_iter();
+    for ((&parameter, name), rule) in params.iter().zip(&names).zip(&rules) {
+        let slots = rule.optimizer.states(name, b.ty(parameter)).into_iter();
         let inputs = slots.map(|(slot, ty)| b.input(&state_name(slot, name), ty, Role::StateOf(parameter)));
         states.push(inputs.collect());
     }
@@ -274,14 +313,21 @@ pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
         Some(scaler) => scaler.taken(&mut b, step)?,
         None => step,
     };
-    let mut shared = options.optimizer.shared(&mut b, rate, taken)?;
-    shared.abridged = options.abridged;
+    let mut rounding = None;
     if options.stochastic_rounding {
         let seed = match scalar_of_step(b.graph(), SEED) {
             Some(seed) => seed,
             None => b.input(SEED, TensorType::scalar(DType::U64), Role::Input),
         };
-        shared.rounding = Some(rounding::seed_of(&mut b, seed, step)?);
+        rounding = Some(rounding::seed_of(&mut b, seed, step)?);
+    }
+    let mut shared: BTreeMap<usize, Shared> = BTreeMap::new();
+    for rule in &rules {
+        if !shared.contains_key(&rule.group) {
+            let mut own = rule.optimizer.shared(&mut b, rates[&rule.group], taken)?;
+            (own.abridged, own.rounding) = (options.abridged, rounding);
+            shared.insert(rule.group, own);
+        }
     }
     let mut new_params = Vec::with_capacity(params.len());
     let mut new_states = Vec::with_capacity(params.len());
@@ -295,9 +341,9 @@ pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
             let factor = b.broadcast_scalar(factor, &ty.shape)?;
             gradient = b.multiply(gradient, factor)?;
         }
-        let decay = options.decay_1d || b.ty(parameter).rank() >= 2;
+        let Rule { optimizer, group, decays } = rules[index];
         let (mut new, mut updated) =
-            options.optimizer.update(&mut b, &shared, parameter, gradient, &states[index], decay)?;
+            optimizer.update(&mut b, &shared[&group], parameter, gradient, &states[index], decays)?;
         if let Some(good) = good {
             new = taken_or_kept(&mut b, good, new, parameter)?;
             for (new, &old) in updated.iter_mut().zip(&states[index]) {
@@ -397,6 +443,13 @@ fn parameters(graph: &Graph) -> Result<Vec<ValueId>> {
 /// gradient.
 pub(crate) fn stage_of(graph: &Graph, value: ValueId) -> usize {
     graph.value(value).definition.map_or(0, |(node, _)| graph.node(node).stage)
+}
+
+/// The parameter of which a part `<name>#<number>` is called so.
+fn whole_of(parameter: &str) -> &str {
+    let part =
+        parameter.rsplit_once('#').filter(|(_, number)| number.bytes().all(|byte| byte.is_ascii_digit()));
+    part.map_or(parameter, |(whole, _)| whole)
 }
 
 /// The path of the module that owns a parameter.

@@ -482,7 +482,7 @@ fn kind_of_input(kind: &InputKind) -> &'static str {
         InputKind::State(_) => "state",
         InputKind::Batch { .. } => "batch",
         InputKind::Cotangent(_) => "cotangent",
-        InputKind::LearningRate => "learning_rate",
+        InputKind::LearningRate(_) => "learning_rate",
         InputKind::Step => "step",
         InputKind::Seed => "seed",
     }

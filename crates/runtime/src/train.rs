@@ -217,14 +217,27 @@ impl TrainLoop {
         self.step
     }
 
+    /// The next step has the number after this one, for a loop that goes on where another one is.
+    pub fn set_steps_taken(&mut self, steps: u64) {
+        self.step = steps;
+    }
+
     /// Runs one step on a global batch: [`TrainLoop::feed`], then [`TrainLoop::run`].
     ///
     /// # Errors
     /// As for these two; E412 says whether the batch itself is not finite. The loop is then as before the call: the next
     /// step has the same number and the same random numbers, and changes what it would have changed.
     pub fn step(&mut self, batch: &[BatchTensor<'_>], learning_rate: f64) -> Result<StepReport> {
+        self.step_at_rates(batch, &[learning_rate])
+    }
+
+    /// [`TrainLoop::step`] with a learning rate for each group of parameters; of groups beyond them, the first.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn step_at_rates(&mut self, batch: &[BatchTensor<'_>], rates: &[f64]) -> Result<StepReport> {
         let begin = Instant::now();
-        self.feed(batch, learning_rate)?;
+        self.feed_at_rates(batch, rates)?;
         let (loss, grad_norm) = self.run().map_err(|error| causes::explained(error, batch))?;
         let is_tokens = |t: &&BatchTensor<'_>| t.name == TOKENS;
         let rows = batch.first().and_then(|t| t.shape.first().copied());
@@ -249,12 +262,16 @@ impl TrainLoop {
     /// E414, E415 and E430 if the batch does not fit the inputs, E431 unless the learning rate is
     /// finite and at least 0. Nothing is changed then.
     pub fn feed(&mut self, batch: &[BatchTensor<'_>], learning_rate: f64) -> Result<()> {
+        self.feed_at_rates(batch, &[learning_rate])
+    }
+
+    fn feed_at_rates(&mut self, batch: &[BatchTensor<'_>], rates: &[f64]) -> Result<()> {
         self.check_batch(batch, |_| true)?;
-        self.check_rate(learning_rate)?;
+        rates.iter().try_for_each(|&rate| self.check_rate(rate))?;
         for tensor in batch {
             self.feed_tensor(tensor)?;
         }
-        self.feed_scalars(self.step + 1, learning_rate)?;
+        self.feed_scalars(self.step + 1, rates)?;
         self.is_fed = true;
         Ok(())
     }
@@ -271,7 +288,7 @@ impl TrainLoop {
         for tensor in batch {
             self.feed_tensor(tensor)?;
         }
-        self.feed_scalars(self.step + 1, 0.0)?;
+        self.feed_scalars(self.step + 1, &[])?;
         self.runner.forward()
     }
 
@@ -368,7 +385,7 @@ impl TrainLoop {
 
     /// E431 unless a rate is finite and at least 0, also in the step's own type.
     fn check_rate(&self, learning_rate: f64) -> Result<()> {
-        let place = self.kinds.iter().position(|kind| *kind == InputKind::LearningRate);
+        let place = self.kinds.iter().position(|kind| matches!(kind, InputKind::LearningRate(_)));
         let layout = place.map(|place| &self.inputs[place]);
         let fed = layout.map_or(learning_rate, |l| Scalar::from_f64(l.dtype, learning_rate).to_f64());
         if fed.is_finite() && learning_rate >= 0.0 {
@@ -396,7 +413,8 @@ impl TrainLoop {
         Ok(())
     }
 
-    fn feed_scalars(&mut self, step: u64, learning_rate: f64) -> Result<()> {
+    fn feed_scalars(&mut self, step: u64, rates: &[f64]) -> Result<()> {
+        let rate_of = |group: usize| rates.get(group).or(rates.first()).copied().unwrap_or(0.0);
         let integer = |dtype: DType, value: u64| match dtype {
             DType::U64 => Scalar::new(value),
             DType::I64 => Scalar::new(value as i64),
@@ -405,7 +423,7 @@ impl TrainLoop {
         for place in 0..self.inputs.len() {
             let dtype = self.inputs[place].dtype;
             let value = match self.kinds[place] {
-                InputKind::LearningRate => Scalar::from_f64(dtype, learning_rate),
+                InputKind::LearningRate(group) => Scalar::from_f64(dtype, rate_of(group)),
                 InputKind::Step => integer(dtype, step),
                 InputKind::Seed => integer(dtype, self.seed),
                 _ => continue,

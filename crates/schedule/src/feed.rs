@@ -40,6 +40,11 @@ pub fn random_feed(model: &Model, seed: u64, ignored_fraction: f64) -> Fed {
     fed
 }
 
+/// The learning rate of a group of parameters where one rate is given for the whole step: another one for each.
+pub fn rate_of_group(learning_rate: f64, group: usize) -> f64 {
+    learning_rate * (1.0 + 0.25 * group as f64)
+}
+
 /// The scalar inputs of a graph: `seed`, `step` (from 1) and `learning_rate`, each in the graph's
 /// own type.
 pub fn scalars(graph: &Graph, seed: u64, step: u64, learning_rate: f64) -> Fed {
@@ -52,7 +57,7 @@ pub fn scalars(graph: &Graph, seed: u64, step: u64, learning_rate: f64) -> Fed {
         let literal = match InputKind::of(&value.name, &value.role, false) {
             InputKind::Seed => Literal::splat_int(&value.ty, i128::from(seed)),
             InputKind::Step => Literal::splat_int(&value.ty, i128::from(step)),
-            InputKind::LearningRate => Literal::splat(&value.ty, learning_rate),
+            InputKind::LearningRate(group) => Literal::splat(&value.ty, rate_of_group(learning_rate, group)),
             _ => continue,
         };
         fed.insert(value.name.clone(), literal);

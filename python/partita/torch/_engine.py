@@ -79,7 +79,7 @@ class Ranks:
         self._device = torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device("cpu")
         self._steps = 0
 
-    def step(self, batch: Sequence[tuple[str, Packed]], learning_rate: float) -> tuple[float, float | None]:
+    def step(self, batch: Sequence[tuple[str, Packed]], rates: list[float]) -> tuple[float, float | None]:
         """One step on a whole batch: the loss, and the norm of the gradients if they are clipped."""
         given = dict(batch)
         missing = [name for name in self._inputs if name not in given]
@@ -110,7 +110,7 @@ class Ranks:
             )
         norm = None if self._clip is None else float(self._parallel.clip_grad_norm_(self._clip))
         for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = rates[0]
         self._optimizer.step()
         self._optimizer.zero_grad()
         self._steps += 1

@@ -45,12 +45,12 @@
 //! smaller than the rounding of the parameter is invisible. No plan reads the learning rate, which
 //! is an input of the step; therefore verification feeds at least [`visible_rate`].
 
-use crate::feed::Fed;
+use crate::feed::{Fed, rate_of_group};
 use indexmap::IndexMap;
 use partita_base::DType;
 use partita_ir::port::{GRADIENT_NORM, gradient_name, state_name, state_of};
 use partita_ir::{F8, Literal, OutputKind};
-use partita_nn::{StepOptions, accumulation_dtype};
+use partita_nn::{Rule, StepOptions, accumulation_dtype};
 
 /// Below this magnitude a tensor counts as zero: a relative difference is then relative to it.
 const TINY: f64 = 1e-6;
@@ -243,7 +243,9 @@ impl<'a> Bounds<'a> {
             Some((slot, parameter)) => (Some(slot), parameter),
             None => (None, name),
         };
-        let optimizer = &update.options.optimizer;
+        let rank = update.before.get(parameter)?.ty.rank();
+        let Rule { optimizer, group, decays } = update.options.rule_of(parameter, rank);
+        let rate = rate_of_group(update.learning_rate, group);
         if !optimizer.is_elementwise() {
             return self.updated_whole(update, slot, parameter);
         }
@@ -262,7 +264,6 @@ impl<'a> Bounds<'a> {
             .collect::<Option<_>>()?;
         let own = if slot.is_none() { old.ty.dtype } else { accumulation_dtype(old.ty.dtype) };
         let arithmetic = unit(accumulation_dtype(old.ty.dtype));
-        let decays = update.options.decay_1d || old.ty.rank() >= 2;
         let clips = update.options.clip_grad_norm.is_some();
         let bounds = old.to_f64().into_iter().zip(gradient.to_f64()).enumerate().map(|(index, (old, g))| {
             let h = self.moved(g, difference, clips, gradient.ty.dtype);
@@ -270,7 +271,7 @@ impl<'a> Bounds<'a> {
             let mut before = [old, 0.0, 0.0];
             states.iter().zip(&mut before[1..]).for_each(|(state, place)| *place = state[index]);
             let after = |g: f64| {
-                let new = optimizer.element(before, g, update.learning_rate, 1, decays);
+                let new = optimizer.element(before, g, rate, 1, decays);
                 new.expect("the rule is elementwise")[place]
             };
             let (low, new, high) = (after(g - h), after(g), after(g + h));
@@ -292,7 +293,9 @@ impl<'a> Bounds<'a> {
 
     /// [`Bounds::updated`] for an optimizer that sees whole tensors.
     fn updated_whole(&self, update: Update, slot: Option<&str>, parameter: &str) -> Option<Explained> {
-        let optimizer = &update.options.optimizer;
+        let rank = update.before.get(parameter)?.ty.rank();
+        let Rule { optimizer, group, decays } = update.options.rule_of(parameter, rank);
+        let rate = rate_of_group(update.learning_rate, group);
         let gradient = self.reference.get(&gradient_name(parameter))?;
         let difference = self.gradient_difference(&gradient_name(parameter), gradient);
         let old = update.before.get(parameter)?;
@@ -304,14 +307,13 @@ impl<'a> Bounds<'a> {
         let states = slots.iter().map(|(slot, _)| update.before.get(&state_name(slot, parameter)));
         let before: Vec<Literal> =
             [Some(old)].into_iter().chain(states).map(Option::<&_>::cloned).collect::<Option<_>>()?;
-        let decays = update.options.decay_1d || old.ty.rank() >= 2;
         let clips = update.options.clip_grad_norm.is_some();
         let after = |sign: &dyn Fn(usize) -> f64| -> Option<Vec<f64>> {
             let moved = gradient.to_f64().into_iter().enumerate().map(|(index, g)| {
                 self.clipping * g + sign(index) * self.moved(g, difference, clips, gradient.ty.dtype)
             });
             let moved = Literal::from_f64(&gradient.ty, moved);
-            let new = optimizer.tensor(parameter, &before, &moved, update.learning_rate, decays).ok()?;
+            let new = optimizer.tensor(parameter, &before, &moved, rate, decays).ok()?;
             Some(new[place].to_f64())
         };
         let new = after(&|_| 0.0)?;
