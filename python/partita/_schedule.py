@@ -256,14 +256,16 @@ class Schedule(At):
           inputs and gradients of the outputs, with the interpreter on one device: loss, outputs, every gradient, parameter
           and optimizer state;
         - of a model from a module of PyTorch, the module that ``build`` returns with that module itself, on the example
-          inputs: outputs, gradients and buffers of three passes in a row.
+          inputs: outputs, gradients and buffers of four passes in a row. The first one is given one tensor in all places that
+          can take it, and before the last one the mode and plain numbers of the module are changed;
+        - of one with a loss, three steps of a trainer with those of PyTorch: losses, parameters and buffers.
         """
         report = self._native.verify()
         if self.model._module is None:
             return report
         from partita._verified import beside_pytorch
 
-        return beside_pytorch(self.model, self.build, report)
+        return beside_pytorch(self.model, self.build, self.trainer, self._options["clip_grad_norm"], report)
 
     def explain(self, name: str | None = None) -> str:
         """Why the step is as it is: what each line does and why ranks meet; or, for the name of a tensor or collective,

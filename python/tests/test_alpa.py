@@ -581,6 +581,33 @@ def test_more_microbatches_than_rows_and_more_stages_than_layers_are_refused(bat
     assert code_of(alpa.parallelize(step_of(alpa.grad), method=method), state, batch)[0] == "E460"
 
 
+@pytest.mark.parametrize("microbatches", [1, 3, 4])
+@pytest.mark.parametrize("devices", [2, 4])
+def test_a_mean_over_the_rows_of_a_mask_waits_for_nobody(batch, devices, microbatches):
+    alpa.shutdown()
+    alpa.init(cluster="local", num_devices_per_node=devices)
+    params = {"a": jnp.ones((16, 32)) / 16, "b": jnp.ones((32, 8)) / 32}
+    given = batch | {"mask": (jnp.arange(ROWS) % 3 > 0).astype(jnp.float32)}
+
+    def step_of_mask(grad, construct=lambda loss: loss):
+        def step(params, batch):
+            def loss(params):
+                hidden = jnp.tanh(batch["x"] @ params["a"])
+                alpa.mark_pipeline_boundary()
+                rows = ((hidden @ params["b"] - batch["y"]) ** 2).mean(-1)
+                return (rows * batch["mask"]).sum() / batch["mask"].sum()
+
+            value, grads = grad(construct(loss))(params)
+            return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
+
+        return step
+
+    method = alpa.PipeshardParallel(devices=devices, num_micro_batches=microbatches)
+    step = alpa.parallelize(step_of_mask(alpa.value_and_grad, alpa.manual_layer_construction), method=method)
+    assert_agree(step(params, given), step_of_mask(jax.value_and_grad)(params, given), 1e-5)
+    assert step.get_last_executable().verify(params, given)
+
+
 def test_assert_allclose_names_the_leaf():
     with pytest.raises(AssertionError, match=r"\['a'\]\[1\]"):
         alpa.testing.assert_allclose({"a": [1.0, 2.0]}, {"a": [1.0, 2.5]})

@@ -158,7 +158,7 @@ def test_verify_finds_a_module_that_computes_something_else():
 
     x = torch.randn(4, 8)
     schedule, other = partita.Schedule(partita.load(Beside(), (x,)), "dp=1"), Beside()
-    report = beside_pytorch(schedule.model, partita.Schedule(partita.load(other, (x,)), "dp=1").build, schedule._native.verify())
+    report = beside_pytorch(schedule.model, partita.Schedule(partita.load(other, (x,)), "dp=1").build, schedule.trainer, None, schedule._native.verify())
     assert not report and "of PyTorch" in repr(report) and "differ" in report.compared[-1]
 
 

@@ -82,16 +82,12 @@ def test_the_rules_that_pytorch_lacks_train_alike_on_meshes(module, rule):
         assert found == pytest.approx(losses[0], rel=1e-5) and found[-1] < found[0]
 
 
-def test_an_optimizer_that_a_step_cannot_have_is_refused(module):
-    groups = [{"params": module.up.parameters()}, {"params": module.down.parameters(), "lr": 1e-4}]
-    for wrong in (
-        torch.optim.AdamW(groups, lr=1e-3),
-        torch.optim.AdamW(module.parameters(), amsgrad=True),
-        torch.optim.Rprop(module.parameters()),
-        "sdg",
-    ):
-        with pytest.raises(partita.PartitaError, match="group|amsgrad|rprop|sdg") as refused:
-            partita.optim.of(wrong)
+def test_an_optimizer_that_is_none_is_refused(module):
+    x, y = batch()
+    model = partita.load(module, (x, y), loss=F.mse_loss)
+    for wrong in ("sdg", 3, torch.optim.SGD, {"lr": 0.1}):
+        with pytest.raises(partita.PartitaError) as refused:
+            partita.Trainer(model, None, "dp=1", wrong)
         assert refused.value.code == "E057"
 
 

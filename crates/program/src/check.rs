@@ -811,10 +811,20 @@ fn check_accesses(set: &ProgramSet, program: &Program) -> Result<()> {
         let message = format!("the {} of {} is never waited for", moved.kind.name(), what(moved.buffer));
         return Err(Diagnostic::new("E404", message).at(format!("rank {}", program.rank())));
     }
+    let end = program.instructions.len().saturating_sub(1);
     for port in &program.outputs {
         if state[port.buffer.index()] != State::Written {
             return Err(Diagnostic::new("E406", format!("output `{}` is never written", port.name))
                 .at(format!("rank {}", program.rank())));
+        }
+        // The caller may read it until the next step begins.
+        let Buffer { first, last, bytes, .. } = program.buffer(port.buffer);
+        if *last < end && *bytes > 0 {
+            let message = format!("output `{}` loses its memory before the step ends", port.name);
+            return Err(Diagnostic::new("E407", message)
+                .at(format!("rank {}", program.rank()))
+                .expected(format!("memory of its own up to instruction {end}"))
+                .found(format!("instructions {first} to {last}")));
         }
     }
     Ok(())

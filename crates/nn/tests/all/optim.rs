@@ -4,7 +4,8 @@ use crate::common::*;
 use partita_base::DType;
 use partita_ir::{Graph, Literal, Phase, Role, TensorType};
 use partita_nn::{
-    Context, Init, MlpConfig, ModelConfig, Optimizer, StepOptions, append_update, gradient_graph, train_step,
+    Context, Group, Init, MlpConfig, ModelConfig, Optimizer, StepOptions, append_update, gradient_graph,
+    train_step,
 };
 
 /// `loss = sum(w * x) + sum(b * y)`: the gradients are the inputs x and y, so tests choose them.
@@ -168,6 +169,37 @@ fn clipping_scales_all_gradients_to_the_limit_and_reports_the_norm_before() {
 }
 
 #[test]
+fn groups_have_constants_and_rates_of_their_own() {
+    let plain = |weight_decay| Optimizer::Sgd { momentum: 0.0, weight_decay, nesterov: false };
+    let bias = Group {
+        parameters: ["layer.bias".to_string()].into(),
+        optimizer: Optimizer::Sgd { momentum: 0.5, weight_decay: 0.25, nesterov: false },
+    };
+    let options = StepOptions { groups: vec![bias], ..StepOptions::new(plain(0.5)) };
+    let step = train_step(&chosen_gradients(DType::F64), &options).unwrap();
+    let mut values = Values::new();
+    values.insert("layer.weight".into(), f64s(&[2, 2], &W));
+    values.insert("layer.bias".into(), f64s(&[2], &B));
+    values.insert("optimizer.momentum_buffer.layer.bias".into(), f64s(&[2], &[2.0, 4.0]));
+    values.insert("x".into(), f64s(&[2, 2], &[1.0; 4]));
+    values.insert("y".into(), f64s(&[2], &[3.0, -3.0]));
+    values.insert("learning_rate".into(), scalar(DType::F64, 0.1));
+    values.insert("learning_rate.1".into(), scalar(DType::F64, 0.01));
+    values.insert("step".into(), scalar(DType::I64, 1.0));
+    let outputs = run(&step, &values);
+    let weights = W.map(|w| w - 0.1 * (1.0 + 0.5 * w));
+    assert_close(&outputs["layer.weight"].to_f64(), &weights, 1e-12, "weight");
+    let moments = [0.5 * 2.0 + 3.0 + 0.25 * B[0], 0.5 * 4.0 - 3.0 + 0.25 * B[1]];
+    let biases = [B[0] - 0.01 * moments[0], B[1] - 0.01 * moments[1]];
+    assert_close(&outputs["layer.bias"].to_f64(), &biases, 1e-12, "bias");
+    assert_close(&outputs["optimizer.momentum_buffer.layer.bias"].to_f64(), &moments, 1e-12, "momentum");
+    assert!(step.input_named("optimizer.momentum_buffer.layer.weight").is_none());
+    // A part of a split parameter belongs to the group of the whole.
+    assert_eq!(options.rule_of("layer.bias#1", 1).group, 1);
+    assert_eq!(options.rule_of("layer.weight#0", 2).group, 0);
+}
+
+#[test]
 fn without_clipping_no_update_waits_for_the_norm() {
     let depends_on_norm = |options: &StepOptions| {
         let step = train_step(&chosen_gradients(DType::F64), options).unwrap();
@@ -183,10 +215,10 @@ fn without_clipping_no_update_waits_for_the_norm() {
     let free = StepOptions::new(Optimizer::adamw());
     assert!(!depends_on_norm(&free));
     let silent =
-        train_step(&chosen_gradients(DType::F64), &StepOptions { grad_norm: false, ..free }).unwrap();
+        train_step(&chosen_gradients(DType::F64), &StepOptions { grad_norm: false, ..free.clone() }).unwrap();
     assert!(silent.output_named("grad_norm").is_none());
     // Clipping needs the norm.
-    let clipped = StepOptions { grad_norm: false, clip_grad_norm: Some(1.0), ..free };
+    let clipped = StepOptions { grad_norm: false, clip_grad_norm: Some(1.0), ..free.clone() };
     assert!(depends_on_norm(&clipped));
     assert!(depends_on_norm(&StepOptions { clip_grad_norm: Some(1.0), ..free }));
 }

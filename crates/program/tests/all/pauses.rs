@@ -114,7 +114,7 @@ fn program_sets_in_files_are_accepted_or_refused() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/files/programs");
     let mut files: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
-    assert!(files.len() >= 9);
+    assert!(files.len() >= 14);
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
         let refused = text.lines().find_map(|line| line.strip_prefix("# REFUSED "));
@@ -128,5 +128,17 @@ fn program_sets_in_files_are_accepted_or_refused() {
                 assert!(error.code == code && text.contains(message), "{}: {text}", file.display());
             }
         }
+    }
+}
+
+#[test]
+fn pauses_are_in_the_order_of_the_instructions() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/files/programs");
+    let sound = std::fs::read_to_string(folder.join("sound.program")).unwrap();
+    for pauses in [vec![2, 1], vec![9]] {
+        let mut set = read_set(&sound);
+        set.programs[0].pauses = pauses;
+        let error = check(&set).unwrap_err();
+        assert!(error.code == "E420" && error.to_string().contains("pauses out of order"), "{error}");
     }
 }
