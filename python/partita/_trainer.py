@@ -56,6 +56,8 @@ class Trainer:
         engine: str = "native",
         _options: dict[str, Any] | None = None,
     ) -> None:
+        if engine == "native":
+            _launched.check_alone()
         # What the module is now, also if it has changed since it was loaded.
         self._whole = self.model = model = model._current()
         self.mesh = mesh_of(mesh)

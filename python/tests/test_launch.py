@@ -264,3 +264,47 @@ def test_an_interpreter_that_ends_slowly_is_not_waited_for(tmp_path, recorded):
     assert code == 1 and "ValueError: lost" in lines[1] and "E449]: rank 1 of 2 failed: exit code 1" in error
     # What rank 0 says of it is no news.
     assert lines[0] == []
+
+
+OTHERS = [
+    {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"},
+    {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "0"},
+    {"OMPI_COMM_WORLD_SIZE": "2"},
+    {"PMI_SIZE": "3"},
+]
+ALONE = [{}, {"WORLD_SIZE": "1", "RANK": "0"}, {"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, {"OMPI_COMM_WORLD_SIZE": "1"}]
+
+
+def doors():
+    """What runs all ranks of a mesh in this process."""
+    import torch
+
+    from partita import alpa, ms, slapo
+    from partita.distributed import init_device_mesh
+
+    line, x = torch.nn.Linear(4, 4), torch.ones(2, 4)
+    model = partita.load(line, (x, x), loss=torch.nn.functional.mse_loss)
+    yield lambda: partita.Trainer(model, None, "dp=2")
+    yield lambda: partita.Schedule(model, "dp=2").trainer()
+    yield lambda: partita.Schedule(model, "dp=2").build()
+    yield lambda: init_device_mesh("cpu", (2,))
+    yield lambda: slapo.build(slapo.create_schedule(line, mesh="tp=2"))
+    yield lambda: ms.build(ms.create_schedule(line, mesh="tp=2"))
+    yield lambda: alpa.init(cluster="local", num_devices_per_node=2)
+
+
+@pytest.mark.parametrize("variables", OTHERS + ALONE, ids=str)
+def test_one_of_several_processes_of_another_launcher_is_refused(variables, monkeypatch):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    pytest.importorskip("jax", reason="JAX is not installed")
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "PARTITA_LAUNCH"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    for number, door in enumerate(doors()):
+        try:
+            door()
+            code = None
+        except partita.PartitaError as error:
+            code = error.code
+        assert code == ("E393" if variables in OTHERS else None), (number, variables)
