@@ -104,36 +104,6 @@ _PLACE = Place(os.environ["PARTITA_LAUNCH"]) if "PARTITA_LAUNCH" in os.environ e
 _CHECKS_INPUTS = os.environ.get("PARTITA_CHECK", "0") not in ("", "0")
 
 
-# Of each launcher its name, and the variable with the number of its processes. A batch script of Slurm that srun has not
-# started is one process.
-_LAUNCHERS = (
-    ("torchrun", "WORLD_SIZE"),
-    ("srun", "SLURM_STEP_NUM_TASKS"),
-    ("mpirun of Open MPI", "OMPI_COMM_WORLD_SIZE"),
-    ("mpiexec", "PMI_SIZE"),
-)
-
-
-def check_alone() -> None:
-    """E393 in one of several processes of another launcher: each would run all ranks, and call itself rank 0."""
-    if is_launched():
-        return
-    for launcher, variable in _LAUNCHERS:
-        count = os.environ.get(variable, "1")
-        # By itself, WORLD_SIZE says how many ranks a mesh has that this process runs.
-        if launcher == "torchrun" and "RANK" not in os.environ:
-            continue
-        if count.isdigit() and int(count) > 1:
-            raise refuse(
-                "E393",
-                f"this is one of {count} processes of {launcher}, and each would run all ranks of its own mesh",
-                expected="one process, or those of python -m partita.launch",
-                found=f"{variable}={count}",
-                help="run the script once, with python; or with python -m partita.launch -n N. partita.torch.apply runs a "
-                "plan on PyTorch's own runtime, under torchrun",
-            )
-
-
 def start() -> None:
     """What the package does when it is imported."""
     if _PLACE is not None:

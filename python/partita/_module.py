@@ -528,7 +528,7 @@ def planned_module(module: torch.nn.Module, plan: Plan, mesh: Mesh, same: Any = 
     of gradients and transforms, E395 for launched processes with different tensors, E251 for a replaced part that computes another thing,
     and what the plan refuses.
     """
-    _launched.check_alone()
+    _partita.check_alone()
     planned = _planned(copied(module), plan, mesh, same)
     note(module, planned._planning.passed)
     return planned

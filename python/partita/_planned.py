@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from partita import _launched, _partita
+from partita import _partita
 from partita._load import Model, named_inputs
 from partita._observed import observe
 from partita._partita import Mesh, Plan
@@ -39,7 +39,7 @@ class Planned:
 def planned(model: Model, plan: Plan, mesh: Mesh) -> Any:
     """See ``Schedule.build``."""
     if model._module is None:
-        _launched.check_alone()
+        _partita.check_alone()
         return Planned(model, plan, mesh)
     from partita._module import planned_module
 

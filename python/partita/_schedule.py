@@ -24,8 +24,11 @@ def mesh_of(mesh: Mesh | str) -> Mesh:
     return Mesh(mesh) if isinstance(mesh, str) else mesh
 
 
-def plan_of(plan: Plan | str | Mapping[str, Any] | None) -> Plan:
-    """A plan, from itself, its text, or a dictionary from module patterns to styles."""
+def plan_of(plan: Plan | str | Mapping[str, Any] | None, model: Model | None = None, mesh: Mesh | None = None) -> Plan:
+    """A plan, from itself, its text, or a dictionary from module patterns to styles. None is the plan of a model for a mesh:
+    over an axis ``fsdp``, parameters are sharded."""
+    if plan is None and model is not None and mesh is not None:
+        return model._native.storage_plan(mesh)
     return plan if isinstance(plan, Plan) else Plan(dict(plan) if isinstance(plan, Mapping) else plan)
 
 
@@ -196,6 +199,7 @@ class At:
 class Schedule(At):
     """A model, a mesh, and the plan so far; itself the whole model, whose modules are ``sch["path"]``.
 
+    Without a plan it begins with the lines that the axes of the mesh promise: over ``fsdp`` parameters are sharded.
     ``optimizer`` and the other options are those of the step that is checked, explained and verified.
     """
 
@@ -217,8 +221,9 @@ class Schedule(At):
         _, self._options = step_options(model, optimizer, microbatches, clip_grad_norm, sequence_parallel, precision)
         self._optimizer = optimizer
         self._native = _partita.Schedule(model._native, self.mesh, self._options)
-        if plan is not None:
-            self.extend(plan)
+        lines = plan_of(plan, model, self.mesh)
+        if len(lines):
+            self.extend(lines, caller())
 
     def at(self, path: str) -> At:
         """The modules of a path or pattern: ``"layers.*.mlp"``. E221 with the nearest names if there is none."""

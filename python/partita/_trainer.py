@@ -27,7 +27,8 @@ class Trainer:
     """A model that trains on a mesh under a plan. All ranks run in this process, without the interpreter lock; or, with
     ``engine="torch"``, each in a process of a launcher, on the runtime of PyTorch (see ``partita.torch``).
 
-    ``plan`` is a ``Plan``, a text, a dictionary from module patterns to styles, or None, which shards only the batch.
+    ``plan`` is a ``Plan``, a text, a dictionary from module patterns to styles, or None, which shards the batch, and over an
+    axis ``fsdp`` parameters too.
     ``optimizer`` is one of ``partita.optim``, its name, or a new ``torch.optim.SGD``, ``Adam``, ``AdamW`` or ``Adafactor``
     over parameters of the module; AdamW by default. Of PyTorch's, groups, options and learning rates are read before each
     step, so its schedulers work; what is in no group is not trained; its parameters and states stay as they are. With ``microbatches``, the gradients of the parts of a batch are summed before the update. Parameters that the
@@ -57,11 +58,11 @@ class Trainer:
         _options: dict[str, Any] | None = None,
     ) -> None:
         if engine == "native":
-            _launched.check_alone()
+            _partita.check_alone()
         # What the module is now, also if it has changed since it was loaded.
         self._whole = self.model = model = model._current()
         self.mesh = mesh_of(mesh)
-        self.plan = plan_of(plan)
+        self.plan = plan_of(plan, model, self.mesh)
         followed, options = step_options(model, optimizer, microbatches, clip_grad_norm, sequence_parallel, precision)
         if _options is not None:
             options = _options | {key: options[key] for key in ("optimizer", "decay_1d", "groups")}

@@ -24,6 +24,8 @@ mod step;
 mod tensors;
 mod trainer;
 
+use crate::error::OrRaise;
+use partita::launcher::Place;
 use partita_base::DType;
 use partita_schedule::verify::{self, bounds};
 use pyo3::exceptions::PyValueError;
@@ -42,6 +44,12 @@ fn run_command(py: Python<'_>, arguments: Vec<String>) -> u8 {
 fn ask(py: Python<'_>, arguments: Vec<String>) -> PyResult<String> {
     let arguments = arguments.into_iter().map(OsString::from).collect();
     error::detached(py, || partita_cli::ask(arguments))
+}
+
+/// E393 in one of several processes of another launcher, each of which would run all ranks.
+#[pyfunction]
+fn check_alone(py: Python<'_>) -> PyResult<()> {
+    Place::check_alone(|name| std::env::var(name).ok()).or_raise(py)
 }
 
 /// What an input or output is called in a step that a program of the user calls `name`: another name if the step gives a
@@ -71,6 +79,8 @@ mod _partita {
     #[pymodule_export]
     use super::ask;
 
+    #[pymodule_export]
+    use super::check_alone;
     #[pymodule_export]
     use super::error::PartitaError;
     #[pymodule_export]

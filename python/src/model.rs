@@ -1,6 +1,8 @@
 //! Imported models: the program of a `.pt2` file with its weights.
 
 use crate::error::detached;
+use crate::mesh::Mesh;
+use crate::plan::Plan;
 use crate::tensors::{Returned, Type, returned, type_of};
 use indexmap::IndexMap;
 use partita::execution::tensor_data;
@@ -8,6 +10,7 @@ use partita_base::Result;
 use partita_import::{ImportOptions, ImportedModel, Limits, Pt2};
 use partita_ir::{Literal, TensorType};
 use partita_nn::{Init, with_cotangents};
+use partita_schedule::storage_plan;
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -75,6 +78,11 @@ fn types<'a>(of: impl Iterator<Item = (&'a String, &'a TensorType)>) -> Vec<Type
 
 #[pymethods]
 impl Model {
+    /// The plan for a mesh where the user gives none.
+    fn storage_plan(&self, mesh: &Mesh) -> Plan {
+        Plan { plan: storage_plan(&self.source.model.forward, &mesh.mesh) }
+    }
+
     #[new]
     #[pyo3(signature = (path, loss = None, batch = None, ranks = None))]
     fn new(

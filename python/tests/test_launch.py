@@ -269,10 +269,10 @@ def test_an_interpreter_that_ends_slowly_is_not_waited_for(tmp_path, recorded):
 OTHERS = [
     {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"},
     {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "0"},
-    {"OMPI_COMM_WORLD_SIZE": "2"},
-    {"PMI_SIZE": "3"},
+    {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"},
+    {"PMI_SIZE": "3", "PMI_RANK": "0"},
 ]
-ALONE = [{}, {"WORLD_SIZE": "1", "RANK": "0"}, {"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, {"OMPI_COMM_WORLD_SIZE": "1"}]
+ALONE = [{}, {"WORLD_SIZE": "1", "RANK": "0"}, {"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}]
 
 
 def doors():

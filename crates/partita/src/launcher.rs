@@ -1,4 +1,9 @@
-//! Launchers: programs that start the processes of a run and tell each its place in variables of its environment.
+//! Other launchers: programs that start the processes of a run and tell each its place in variables of its environment.
+
+use partita_base::{Diagnostic, Result};
+
+/// Tells a process of `partita launch` its place: `<index>/<count>:<folder>`.
+pub const LAUNCHED: &str = "PARTITA_LAUNCH";
 
 /// A launcher and its variables.
 struct Launcher {
@@ -17,7 +22,8 @@ const LAUNCHERS: &[Launcher] = &[
     Launcher { name: "torchrun", index: "RANK", count: Some("WORLD_SIZE") },
     Launcher { name: "mpirun", index: "OMPI_COMM_WORLD_RANK", count: Some("OMPI_COMM_WORLD_SIZE") },
     Launcher { name: "PMI", index: "PMI_RANK", count: Some("PMI_SIZE") },
-    Launcher { name: "Slurm", index: "SLURM_PROCID", count: Some("SLURM_NTASKS") },
+    // A batch script that srun has not started has the number of tasks too, and is one process.
+    Launcher { name: "srun", index: "SLURM_PROCID", count: Some("SLURM_STEP_NUM_TASKS") },
     Launcher { name: "Kubernetes", index: "JOB_COMPLETION_INDEX", count: None },
     Launcher { name: RAY, index: "RAY_ADDRESS", count: None },
 ];
@@ -51,6 +57,22 @@ impl Place {
         })
     }
 
+    /// E393 in one of several processes, each of which would run all ranks. Processes of `partita launch` share them.
+    pub fn check_alone(variable: impl Fn(&str) -> Option<String>) -> Result<()> {
+        if variable(LAUNCHED).is_some() {
+            return Ok(());
+        }
+        let Some(place) = Place::find(variable) else { return Ok(()) };
+        let Some(count) = place.count.filter(|&count| count > 1) else { return Ok(()) };
+        let name = place.launcher;
+        Err(Diagnostic::new("E393", format!("{name} started {count} processes, and each would run all ranks"))
+            .expected("one process, or those of `partita launch` or `python -m partita.launch`")
+            .found(place.to_string())
+            .help("run the program once; or share the ranks with `partita launch -n N`, `python -m partita.launch -n N`, or \
+                   under mpirun with the command for MPI and `--engine mpi`; `partita.torch.apply` runs a plan on PyTorch's own \
+                   runtime"))
+    }
+
     /// The variables that are looked at, in order.
     pub fn variables() -> impl Iterator<Item = &'static str> {
         LAUNCHERS.iter().flat_map(|launcher| std::iter::once(launcher.index).chain(launcher.count))
@@ -68,6 +90,26 @@ impl std::fmt::Display for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_of_several_processes_that_share_no_ranks_is_refused() {
+        for (variables, is_refused) in [
+            (&[("RANK", "1"), ("WORLD_SIZE", "2")][..], true),
+            (&[("RANK", "0"), ("WORLD_SIZE", "1")], false),
+            (&[("WORLD_SIZE", "2")], false),
+            (&[("RANK", "1"), ("WORLD_SIZE", "2"), ("PARTITA_LAUNCH", "1/2:/x")], false),
+            (&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4")], false),
+            (&[("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "4")], true),
+            (&[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "2")], true),
+        ] {
+            let variable = |name: &str| {
+                let found = variables.iter().find(|(known, _)| *known == name);
+                found.map(|(_, value)| value.to_string())
+            };
+            let found = Place::check_alone(variable).map_err(|error| error.code);
+            assert_eq!(found, if is_refused { Err("E393") } else { Ok(()) }, "{variables:?}");
+        }
+    }
 
     #[test]
     fn the_first_launcher_with_valid_variables_is_recognised() {
@@ -89,11 +131,12 @@ mod tests {
             ("RANK=-1 WORLD_SIZE=4", "none"),
             ("OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4", "mpirun, process 3 of 4"),
             (
-                "SLURM_PROCID=0 SLURM_NTASKS=1 OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4",
+                "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4",
                 "mpirun, process 3 of 4",
             ),
             ("RANK=one WORLD_SIZE=2 PMI_RANK=1 PMI_SIZE=2", "PMI, process 1 of 2"),
-            ("SLURM_PROCID=5 SLURM_NTASKS=8", "Slurm, process 5 of 8"),
+            ("SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=8", "srun, process 5 of 8"),
+            ("SLURM_PROCID=0 SLURM_NTASKS=8", "none"),
             ("JOB_COMPLETION_INDEX=2", "Kubernetes, process 2"),
             ("RAY_ADDRESS=127.0.0.1:6379", "Ray"),
         ] {

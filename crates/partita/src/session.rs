@@ -32,6 +32,7 @@ use std::time::Duration;
 mod notes;
 mod plan;
 
+pub use notes::check_axes;
 use notes::{unused_axes, without_rows};
 pub use plan::sets_layouts;
 
@@ -283,10 +284,11 @@ impl Session {
     /// The training step of a model that was built before, or changed since; of a model without a loss, its outputs.
     ///
     /// # Errors
-    /// What the plan and the passes refuse; E009 if ranks are idle and the config is strict.
+    /// What the plan and the passes refuse; [`check_axes`]; E009 if ranks are idle and the config is strict.
     pub fn build_model(&self, model: &Model) -> Result<Built> {
         let part = if has_loss(model) { Part::Step } else { Part::Outputs };
         let built = self.build_part(model, &self.plan(model)?, part)?;
+        check_axes(&built)?;
         if self.config.plan.strict {
             let idle = built.stages.iter().find_map(|stage| stage.partitioned.notes.first().cloned());
             let idle = idle.or_else(|| without_rows(&built)).map(|note| ("the mesh leaves ranks idle", note));

@@ -27,6 +27,17 @@ pub struct ReadyOptions {
     pub zero: u8,
 }
 
+/// The plan for a model without a built-in one: over an axis `fsdp`, parameters are sharded as the axis promises. A program
+/// that shards over axes of its own says itself what is sharded.
+pub fn storage_plan(graph: &Graph, mesh: &Mesh) -> Plan {
+    let mut plan = Plan::default();
+    let has_axis = mesh.axis_named("fsdp").is_some_and(|axis| axis.size > 1);
+    if has_axis && graph.meshes.is_empty() && !graph.params().is_empty() {
+        plan.push("**", Style::new(Kind::Fsdp), "the axis `fsdp`");
+    }
+    plan
+}
+
 /// The plan for a model, one of [`READY_PLANS`], on a mesh, chosen by axis names: `tp` shards the projections of the
 /// attention and the feed-forward network, and the channels of every second convolution, `ep` shards experts by number
 /// (those that drop no token are one op, by the line `dispatch`), `fsdp` shards parameters.

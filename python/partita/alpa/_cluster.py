@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, cast
 
-from partita import _launched, _partita
+from partita import _partita
 from partita._error import refuse
 from partita._partita import Mesh, Plan
 from partita._ray import Cluster
@@ -37,7 +37,7 @@ def init(
 
     Raises ``PartitaError``: E385 for another cluster or engine, several nodes, or more devices than there are.
     """
-    _launched.check_alone()
+    _partita.check_alone()
     if cluster not in ("local", "ray"):
         raise refuse(
             "E385", f'partita.alpa has no cluster "{cluster}"', expected='"local" or "ray"', found=repr(cluster)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from partita import _launched, _partita
+from partita import _partita
 from partita._error import refuse
 from partita._partita import Mesh, Plan, Report
 from partita._tensors import Packed, long_dtype, pack
@@ -67,7 +67,7 @@ class ParallelizedFunction:
         batch_argnums: Sequence[int],
         method: Method,
     ) -> None:
-        _launched.check_alone()
+        _partita.check_alone()
         functools.update_wrapper(self, fun)
         self._fun, self._method, self._batch = fun, method, tuple(batch_argnums)
         self._static, self._donated = static_argnums, donate_argnums

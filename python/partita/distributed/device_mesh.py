@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from partita import Mesh, _launched
+from partita import Mesh, _partita
 from partita._error import refuse
 
 __all__ = ["DeviceMesh", "init_device_mesh"]
@@ -54,7 +54,7 @@ class DeviceMesh:
         self._set(device_type, shape, mesh_dim_names)
 
     def _set(self, device_type: str, shape: tuple[int, ...], mesh_dim_names: Sequence[str] | None) -> None:
-        _launched.check_alone()
+        _partita.check_alone()
         if device_type != "cpu":
             raise refuse(
                 "E380",

@@ -11,7 +11,7 @@ import os
 
 import torch.distributed as dist
 
-from partita import _launched
+from partita import _partita
 from partita._error import refuse
 
 
@@ -49,7 +49,7 @@ def check_place(rank: int, world_size: int) -> None:
         if found != expected:
             raise refuse("E393", "the launcher gave this process another place", expected=expected, found=found)
         return
-    _launched.check_alone()
+    _partita.check_alone()
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if rank != 0 or launched > 1:
         raise refuse(

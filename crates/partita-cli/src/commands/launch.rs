@@ -5,7 +5,7 @@ use crate::interrupt::Requests;
 use crate::output::Output;
 use crate::run::Ending;
 use partita::engine::{Engine, Host};
-use partita::launcher;
+use partita::launcher::{self, LAUNCHED as PLACE};
 use partita::session::Execution;
 use partita_base::{Diagnostic, Result};
 use partita_runtime::checkpoint::newest_good;
@@ -16,9 +16,6 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// Tells a process its place: `<index>/<count>:<folder>`.
-const PLACE: &str = "PARTITA_LAUNCH";
 
 /// The exit code of a launched process that ended only because another one failed.
 pub const CONSEQUENCE: u8 = 3;
@@ -104,18 +101,12 @@ fn among(processes: Arc<dyn Processes>, execution: Execution, ranks: usize, at: 
     Ok(Execution { workers: Some(workers), processes: Some(processes), ..execution })
 }
 
-/// A note if another launcher started several processes and each of them runs all ranks.
-pub fn alone(engine: Engine) -> Option<String> {
-    let place = launcher::Place::find(|name| std::env::var(name).ok())?;
-    let count = place.count.filter(|&count| count > 1)?;
-    if engine == Engine::Mpi || std::env::var_os(PLACE).is_some() {
-        return None;
+/// E393 if another launcher started several processes, and each of them would run all ranks.
+pub fn check_alone(engine: Engine) -> Result<()> {
+    match engine {
+        Engine::Mpi => Ok(()),
+        _ => launcher::Place::check_alone(|name| std::env::var(name).ok()),
     }
-    let name = place.launcher;
-    Some(format!(
-        "{name} started {count} processes, and each of them runs all ranks: they share ranks under `partita launch -n \
-         {count}`, or with `--engine mpi` under mpirun"
-    ))
 }
 
 /// Tells the first process why this one failed; it prints the first reason. All processes call this as they end. Where one

@@ -63,9 +63,7 @@ impl Observer for Printing<'_> {
 /// Runs the command.
 pub fn train(args: &TrainArgs, session: Session, host: &Host, output: &mut Output) -> Result<Ending> {
     args.engine.check(&session, host)?;
-    if let Some(note) = launch::alone(args.engine) {
-        output.note(note);
-    }
+    launch::check_alone(args.engine)?;
     let interrupt = Interrupt::catch();
     if let Err(error) = &interrupt {
         output.note(format!("Ctrl-C will end this run without a checkpoint: {error}"));

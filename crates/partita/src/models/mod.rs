@@ -23,7 +23,7 @@ use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_ir::{Graph, ValueId};
 use partita_mesh::Mesh;
 use partita_nn::{Context, ExpertsConfig, Model};
-use partita_schedule::{Plan, ReadyOptions};
+use partita_schedule::{Plan, ReadyOptions, storage_plan};
 use std::fmt;
 use std::sync::Arc;
 
@@ -53,13 +53,13 @@ pub trait ModelSource: fmt::Debug + Send + Sync {
         Sizes::default()
     }
 
-    /// The plan for a mesh if the config has none. The empty plan shards only the batch.
+    /// The plan for a mesh if the config has none: by default that of [`storage_plan`]. The empty plan shards only the batch.
     ///
     /// # Errors
     /// E222 and others of [`ready_plan`](partita_schedule::ready_plan).
     fn plan(&self, forward: &Graph, mesh: &Mesh, options: &ReadyOptions) -> Result<Plan> {
-        let _ = (forward, mesh, options);
-        Ok(Plan::default())
+        let _ = options;
+        Ok(storage_plan(forward, mesh))
     }
 
     /// The same model with so many repeated layers; `None` if it has no layers that repeat. Where only every second layer

@@ -535,8 +535,9 @@ impl Unfolded {
         let saved = of_spans.iter().zip(in_flight).map(|(bytes, count)| bytes * count).sum::<f64>();
         let gradients_at = of_parameters(|small| small.bytes.gradients);
         let accumulated_at = of_parameters(|small| small.accumulated);
-        let parameters = self.of_slice(slice, &of_parameters(|small| small.bytes.parameters));
-        let optimizer_state = self.of_slice(slice, &of_parameters(|small| small.bytes.optimizer_state));
+        let parameters = self.of_slice(slice, &of_parameters(|small| small.bytes.parameters)).max(0.0);
+        let optimizer_state =
+            self.of_slice(slice, &of_parameters(|small| small.bytes.optimizer_state)).max(0.0);
         // Messages and gathered tensors belong to no layer.
         let period = self.few().period;
         let communication_at =
@@ -558,13 +559,15 @@ impl Unfolded {
             let saved: f64 = (0..3).map(|span| saved_at(small, span, place) * small.in_flight[span]).sum();
             beside + gradients_at(small, place) - saved
         };
-        let rest = saved + self.of_slice(slice, &rest_at) + missing;
-        let gradients = (self.of_slice(slice, &gradients_at) + missing).min(rest);
-        let communication = communication.min(rest - gradients);
-        let used = parameters + optimizer_state + rest;
+        let rest = (saved + self.of_slice(slice, &rest_at) + missing).max(0.0);
         let gaps =
             self.own(slice).map(|stage| self.small(stage)[1].gaps).reduce(f64::max).unwrap_or_default();
-        let activations = (rest - gradients - communication).max(0.0) + used * gaps;
+        // Gaps are negative where results replace operands.
+        let beside = (rest + (parameters + optimizer_state + rest) * gaps).max(0.0);
+        // Each kind is unfolded along a line of its own, which may lead below nothing or beyond the sum of all.
+        let gradients = (self.of_slice(slice, &gradients_at) + missing).clamp(0.0, beside);
+        let communication = communication.clamp(0.0, beside - gradients);
+        let activations = beside - gradients - communication;
         Bytes { parameters, gradients, optimizer_state, activations, communication }
     }
 }

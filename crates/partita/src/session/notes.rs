@@ -3,13 +3,13 @@
 use super::plan::Given;
 use super::{Part, Session};
 use crate::execution;
-use partita_base::{format_bytes, format_seconds};
+use partita_base::{Diagnostic, Result, did_you_mean, format_bytes, format_seconds};
 use partita_ir::{Op, Role, ValueId};
 use partita_mesh::{Mesh, rank_list};
 use partita_nn::Model;
 use partita_pipeline::Order;
 use partita_program::{CollectiveMatmul, Program, RingChoice, Stages, collective_matmuls, lower_stages};
-use partita_schedule::{Built, Stage};
+use partita_schedule::{Built, Kind, Primitive, Stage};
 use partita_spmd::better_mesh;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -185,6 +185,34 @@ pub(super) fn unused_axes(built: &Built) -> Vec<(String, String)> {
     }
     unused.dedup();
     unused
+}
+
+/// The axes with a built-in meaning: without a line of a plan they may leave ranks alike, and a note says so.
+const BUILT_IN_AXES: [&str; 7] = ["dp", "fsdp", "ep", "sp", "cp", "tp", "pp"];
+
+/// E009 for an axis without a built-in meaning that neither the model nor the plan uses: its name is a slip, and its ranks
+/// would repeat the work of others. The style `replicate(axis=NAME)` says that they should.
+pub fn check_axes(built: &Built) -> Result<()> {
+    let replicated = |axis: &str| {
+        built.plan.entries.iter().any(|entry| match &entry.primitive {
+            Primitive::Style(style) => style.kind == Kind::Replicate && style.axis.as_deref() == Some(axis),
+            _ => false,
+        })
+    };
+    let is_slip = |axis: &str| !BUILT_IN_AXES.contains(&axis) && !replicated(axis);
+    let Some((axis, why)) = unused_axes(built).into_iter().find(|(axis, _)| is_slip(axis)) else {
+        return Ok(());
+    };
+    let mut error = Diagnostic::new("E009", format!("nothing uses the axis `{axis}` of the mesh"))
+        .at("--mesh")
+        .expected(format!(
+            "an axis with a built-in meaning ({}), or one that the plan names",
+            BUILT_IN_AXES.join(", ")
+        ))
+        .found(why)
+        .note(format!("to repeat the work on purpose: `\"**\" = \"replicate(axis={axis})\"`"));
+    error.help = did_you_mean(&axis, BUILT_IN_AXES);
+    Err(error)
 }
 
 /// The ranks that get no row of the batch, in a sentence; `None` if each gets some.

@@ -246,3 +246,56 @@ fn an_abridged_update_costs_what_the_real_one_does() {
         small(optimizer, "fsdp=4", "cluster.name=laptop");
     }
 }
+
+/// Each kind of bytes is unfolded along a line of its own. On long sequences it led below nothing, beyond the sum of all.
+#[test]
+fn no_figure_is_negative_and_parts_add_up() {
+    let meshes =
+        ["fsdp=8,cp=8", "dp=2,fsdp=4,tp=2", "cp=4", "dp=4,cp=2", "pp=2,fsdp=2,cp=2", "pp=4,tp=2", "fsdp=16"];
+    let (mut draw, mut told) = (0x2545_f491_4f6c_dd1d_u64, 0);
+    let mut choose = |count: usize| {
+        draw ^= draw << 13;
+        draw ^= draw >> 7;
+        draw ^= draw << 17;
+        (draw % count as u64) as usize
+    };
+    for _ in 0..48 {
+        let (model, mesh) = (["gpt", "llama"][choose(2)], meshes[choose(meshes.len())]);
+        let sequence = [64, 1024, 16384, 131_072][choose(4)];
+        let dim = [64, 512, 4096][choose(3)];
+        let sizes = [
+            format!("model.sequence={sequence}"),
+            format!("model.dim={dim}"),
+            format!("train.dtype={}", ["f32", "bf16"][choose(2)]),
+            format!("train.batch={}", 32 * [1, 4][choose(2)]),
+            "model.heads=8".to_string(),
+            "cluster.name=h100-80g:64x8".to_string(),
+        ];
+        let more: Vec<&str> = sizes.iter().map(String::as_str).collect();
+        let of = [[4, 24, 80][choose(3)], [1, 4][choose(2)]];
+        let session = step(model, mesh, of, &more);
+        // Some do not divide, or do not fit a fold.
+        let Ok(forecast) = partita::predict::unfold::forecast(&session, None) else { continue };
+        told += 1;
+        for bytes in &forecast.stages {
+            let parts = [
+                bytes.parameters,
+                bytes.gradients,
+                bytes.optimizer_state,
+                bytes.activations,
+                bytes.communication,
+            ];
+            let what = format!("{model} on {mesh}, {of:?}, {more:?}: {bytes:?}");
+            assert!(parts.iter().all(|&part| part >= 0.0), "{what}");
+            assert_eq!(bytes.by_kind().iter().map(|(_, bytes)| bytes).sum::<u64>(), bytes.whole(), "{what}");
+        }
+        let seconds = &forecast.seconds;
+        for part in [seconds.compute_s, seconds.exposed_s, seconds.bubble_s] {
+            assert!(
+                (0.0..=seconds.step_s).contains(&part),
+                "{model} on {mesh}, {of:?}, {more:?}: {seconds:?}"
+            );
+        }
+    }
+    assert!(told >= 24, "{told} forecasts");
+}
