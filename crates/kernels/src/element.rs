@@ -8,6 +8,7 @@ use partita_base::DType;
 
 use crate::halves::{bf16_from_f32, bf16_to_f32, f16_from_f32, f16_to_f32};
 use crate::math;
+use crate::total::{Pair, Total};
 
 /// A bool of one byte. Any byte but zero reads as true; kernels write 0 or 1.
 #[derive(Clone, Copy, Pod, Zeroable, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -65,6 +66,8 @@ impl<T: Element<Compute: Real>> Float for T {}
 /// Arithmetic of compute types. Integers wrap; division by zero gives all ones, and its remainder is the
 /// dividend. On [`Bool`], addition and maximum are *or*, multiplication and minimum are *and*.
 pub trait Number: Element<Compute = Self> + PartialOrd {
+    /// The type in which the sums of many runs of numbers are added up.
+    type Total: Total<Self>;
     /// The neutral element of addition.
     const ZERO: Self;
     /// The neutral element of multiplication.
@@ -154,6 +157,7 @@ element!(bf16, BF16, f32, bf16_to_f32, bf16_from_f32);
 macro_rules! integer {
     ($type:ty, $unsigned:ty, $signed:ty, $all_ones:expr, $sign:expr, $pow:expr) => {
         impl Number for $type {
+            type Total = Self;
             const ZERO: Self = 0;
             const ONE: Self = 1;
             const LOWEST: Self = <$type>::MIN;
@@ -305,6 +309,7 @@ macro_rules! truth {
     )*};
 }
 impl Number for Bool {
+    type Total = Self;
     const ZERO: Self = Bool(0);
     const ONE: Self = Bool(1);
     const LOWEST: Self = Bool(0);
@@ -410,8 +415,9 @@ pub trait Real:
 }
 
 macro_rules! real {
-    ($type:ident, $bits:ident, $signed:ident, $plus_exp:expr, { $($name:ident = $function:expr;)* }) => {
+    ($type:ident, $total:ident, $bits:ident, $signed:ident, $plus_exp:expr, { $($name:ident = $function:expr;)* }) => {
         impl Number for $type {
+            type Total = $total;
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
             const LOWEST: Self = $type::NEG_INFINITY;
@@ -504,7 +510,7 @@ macro_rules! real {
         }
     };
 }
-real!(f32, u32, i32, math::plus_exp_below_88, {
+real!(f32, f64, u32, i32, math::plus_exp_below_88, {
     exp = math::exp;
     exp_below_88 = math::exp_below_88;
     exp_m1 = math::exp_m1;
@@ -525,7 +531,7 @@ real!(f32, u32, i32, math::plus_exp_below_88, {
     erfc = |x| libm::erfc(f64::from(x)) as f32;
     erf_inv = |x| math::erf_inv(f64::from(x)) as f32;
 });
-real!(f64, u64, i64, |sum, x: f64| sum + x.exp(), {
+real!(f64, Pair, u64, i64, |sum, x: f64| sum + x.exp(), {
     exp = f64::exp;
     exp_below_88 = f64::exp;
     exp_m1 = f64::exp_m1;

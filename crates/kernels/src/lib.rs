@@ -41,6 +41,7 @@ mod softmax;
 mod sort;
 mod stream;
 mod tiles;
+mod total;
 mod unary;
 mod view;
 mod windows;

@@ -18,13 +18,15 @@ use crate::native::levels::multiversion;
 use crate::native::prefetch::Ahead;
 use crate::native::vector::LANES;
 use crate::options::KernelOptions;
-use crate::reduce::{BLOCK_ROWS, Sum, fold_into, join_lanes};
+use crate::reduce::{BLOCK_ROWS, Sum, join_lanes, join_parts};
 use crate::softmax::row_count;
 use crate::stream::{Streaming, put};
 use crate::tiles::{Rows, Scratch, Writer, tiles};
+use crate::total::{RUN, Total};
 use crate::view::{View, ViewMut};
 use crate::workspace::{Workspace, piece_bytes};
 use partita_base::DType;
+use smallvec::SmallVec;
 
 /// Statistics of one row, which the stages of the pipeline fill in: mean, then scale, then shift and slope.
 #[derive(Clone, Copy)]
@@ -71,7 +73,21 @@ fn join<C: Real, const SUMS: usize>(lanes: &Lanes<C, SUMS>) -> [C; SUMS] {
     sums
 }
 
-/// The lanes to which a tile adds: zeros at the beginning of a row. (Stored zeros that are loaded again would
+/// Adds the sums of a run that ends at element `end` of a row to the row's totals.
+#[inline(always)]
+fn add_run<C: Real, const SUMS: usize>(totals: &mut [C::Total; SUMS], lanes: &Lanes<C, SUMS>, end: usize) {
+    let sums = join(lanes);
+    // Stored totals that are loaded again in another width would wait for all stores in flight.
+    *totals =
+        std::array::from_fn(|i| if end <= RUN { C::Total::of(sums[i]) } else { totals[i].plus(sums[i]) });
+}
+
+/// Whether a run of elements begins or ends at this position of a row of `count` elements.
+fn bounds_run(position: usize, count: usize) -> bool {
+    position.is_multiple_of(RUN) || position == count
+}
+
+/// The lanes to which a tile adds: zeros at the beginning of a run. (Stored zeros that are loaded again would
 /// wait for all stores in flight.)
 #[inline(always)]
 fn begun<C: Real, const SUMS: usize>(lanes: &Lanes<C, SUMS>, begins: bool) -> Lanes<C, SUMS> {
@@ -87,7 +103,7 @@ struct Normal<'a, C> {
     weight: &'a [C],
     bias: &'a [C],
     ahead: Ahead,
-    /// Whether this tile is the first of its row.
+    /// Whether this tile is the first of a run.
     begins: bool,
 }
 
@@ -128,7 +144,7 @@ struct Gradient<'a, C> {
     known: [Statistics<C>; 3],
     weight: &'a [C],
     ahead: [Ahead; 3],
-    /// Whether this tile is the first of its row.
+    /// Whether this tile is the first of a run.
     begins: bool,
 }
 
@@ -219,13 +235,13 @@ struct Norm {
 
 impl Norm {
     /// The mean of a row of `count` elements from their sum; zero if the norm is not centered.
-    fn mean<C: Real>(self, sum: C, count: usize) -> C {
-        if self.centered { sum / C::from_f64(count as f64) } else { C::ZERO }
+    fn mean<C: Real>(self, sum: C::Total, count: usize) -> C {
+        if self.centered { sum.over(C::from_f64(count as f64)) } else { C::ZERO }
     }
 
     /// `1 / sqrt(variance + epsilon)` of a row from the sum of its squared deviations.
-    fn scale<C: Real>(self, squares: C, count: usize) -> C {
-        C::ONE / (squares / C::from_f64(count as f64) + C::from_f64(self.epsilon)).sqrt()
+    fn scale<C: Real>(self, squares: C::Total, count: usize) -> C {
+        C::ONE / (squares.over(C::from_f64(count as f64)) + C::from_f64(self.epsilon)).sqrt()
     }
 }
 
@@ -322,6 +338,7 @@ fn forward<T: Float>(
     let mut x_rows = Window::<T, 3>::apart_from(x, out);
     let mut writer = Writer::streaming(out, &[x]);
     let (mut scratch, mut lanes) = (Scratch::new(), [[T::Compute::ZERO; LANES]; 2]);
+    let mut totals = [Total::of(T::Compute::ZERO); 2];
     let mut known = [Statistics::UNKNOWN; 2];
     for row in -2..rows as isize {
         let written = usize::try_from(row).ok();
@@ -333,7 +350,7 @@ fn forward<T: Float>(
         let x = x_rows.from(row);
         for (start, some) in tiles(count) {
             let of = span(start, some);
-            let (ahead, begins) = (ahead.after(start / LANES), start == 0);
+            let (ahead, begins) = (ahead.after(start / LANES), bounds_run(start, count));
             let tile = Normal { x: x.map(of), known, weight: of(weight), bias: of(bias), ahead, begins };
             write_tile::<T>(
                 &mut writer,
@@ -344,8 +361,11 @@ fn forward<T: Float>(
                     normalize(options, &tile, out, streaming, &mut lanes);
                 },
             );
+            if bounds_run(start + some, count) {
+                add_run(&mut totals, &lanes, start + some);
+            }
         }
-        let [squares, sum] = join(&lanes);
+        let [squares, sum] = totals;
         known[0] = Statistics { scale: norm.scale(squares, count), ..known[1] };
         known[1].mean = norm.mean(sum, count);
     }
@@ -433,6 +453,7 @@ fn backward<T: Float>(
     let mut scratch = Scratch::new();
     let size = T::Compute::from_f64(count as f64);
     let mut lanes = [[T::Compute::ZERO; LANES]; 4];
+    let mut row_totals = [Total::of(T::Compute::ZERO); 4];
     let mut known = [Statistics::UNKNOWN; 3];
     // Receives the sums of rows that do not exist.
     let mut nowhere = vec![T::Compute::ZERO; 2 * count];
@@ -451,7 +472,7 @@ fn backward<T: Float>(
         let (weight_total, bias_total) = totals.split_at_mut(count);
         for (start, some) in tiles(count) {
             let of = span(start, some);
-            let (ahead, begins) = (ahead.map(|ahead| ahead.after(start / LANES)), start == 0);
+            let (ahead, begins) = (ahead.map(|ahead| ahead.after(start / LANES)), bounds_run(start, count));
             let tile = Gradient { x: x.map(of), dy: dy.map(of), known, weight: of(weight), ahead, begins };
             let totals = [&mut weight_total[start..start + some], &mut bias_total[start..start + some]];
             write_tile::<T>(
@@ -464,10 +485,13 @@ fn backward<T: Float>(
                     differentiate(options, &tile, dx, streaming, weight_total, bias_total, &mut lanes);
                 },
             );
+            if bounds_run(start + some, count) {
+                add_run(&mut row_totals, &lanes, start + some);
+            }
         }
-        let [slope, shift, squares, sum] = join(&lanes);
-        let shift = if norm.centered { shift / size } else { T::Compute::ZERO };
-        known[0] = Statistics { shift, slope: slope / size, ..known[1] };
+        let [slope, shift, squares, sum] = row_totals;
+        let shift = if norm.centered { shift.over(size) } else { T::Compute::ZERO };
+        known[0] = Statistics { shift, slope: slope.over(size), ..known[1] };
         known[1] = Statistics { scale: norm.scale(squares, count), ..known[2] };
         known[2].mean = norm.mean(sum, count);
     }
@@ -475,8 +499,7 @@ fn backward<T: Float>(
 
 /// The gradients of weight and bias (either may be absent), `[d]` of one float type, from the workspaces of a
 /// norm's gradient: one for each part of the rows with its number of rows, in order. If all parts but the
-/// last are whole blocks of [`NORM_BLOCK_ROWS`], the bits do not depend on the split. The workspaces are
-/// overwritten.
+/// last are whole blocks of [`NORM_BLOCK_ROWS`], the bits do not depend on the split.
 ///
 /// # Panics
 /// Where shapes or types do not fit, or there is no part.
@@ -498,20 +521,13 @@ fn parameter_gradients<'a, T: Float>(
     d: usize,
     wanted: [Option<ViewMut<'_>>; 2],
 ) {
-    let mut parts = parts.map(|(rows, workspace)| block_sums::<T::Compute>(rows, d, workspace));
-    // Two levels of sums over rows keep the rounding error of large batches small.
-    let (total, rest) = parts.next().expect("a kernel has a part").split_at_mut(2 * d);
-    for sums in std::iter::once(rest).chain(parts) {
-        for block in sums.chunks(2 * d.max(1)) {
-            fold_into::<T::Compute, Sum>(options, total, block);
-        }
-    }
-    let mut scratch = Scratch::new();
-    let (weight, bias) = total.split_at(d);
-    for (out, total) in wanted.into_iter().zip([weight, bias]) {
+    let parts: SmallVec<[&[T::Compute]; 64]> =
+        parts.map(|(rows, workspace)| &*block_sums::<T::Compute>(rows, d, workspace)).collect();
+    assert!(!parts.is_empty(), "a kernel has a part");
+    for (number, out) in wanted.into_iter().enumerate() {
         if let Some(mut out) = out {
             assert!(out.shape() == [d] && out.dtype() == T::DTYPE, "weight gradients are [{d}]");
-            crate::matmul::round::<T>(total, &mut out, &mut scratch);
+            join_parts::<T, Sum>(options, T::default(), &parts, 2 * d, number * d, &mut out);
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Reductions in an order that depends only on the shape and the reduced dimensions, never on strides.
 //!
 //! If the last dimension is reduced, a run of elements goes round-robin over a fixed number of lanes, tile by
-//! tile. If it is kept, rows of outputs accumulate side by side, in blocks of rows. Either way partial
-//! results are combined at two levels, so that the rounding error of long sums grows slowly.
+//! tile. If it is kept, rows of outputs accumulate side by side, in blocks of rows. Either way the results of
+//! tiles and blocks join a total, of sums one of twice the precision ([`crate::total`]).
 
 use crate::options::KernelOptions;
-use bytemuck::{cast_slice, cast_slice_mut};
+use bytemuck::{Pod, cast_slice, cast_slice_mut};
+use smallvec::SmallVec;
 
 use crate::element::Element;
 use crate::element::{Bits, Number, dispatch};
@@ -13,6 +14,7 @@ use crate::native::levels::multiversion;
 use crate::native::vector::LANES;
 use crate::scalar::Scalar;
 use crate::tiles::{Reader, TILE, TileBytes, Writer, tiles};
+use crate::total::Total;
 use crate::view::{MAX_RANK, View, ViewMut};
 use partita_base::DType;
 
@@ -36,42 +38,71 @@ pub enum Reduction {
 /// Rows that accumulate before their result joins the total.
 pub(crate) const BLOCK_ROWS: usize = 64;
 
-/// Columns that accumulate side by side: long runs of memory, whose accumulators stay in L2.
-const COLUMNS: usize = 4 * TILE;
+/// Bytes of the accumulators of columns that accumulate side by side: long runs of memory, whose accumulators
+/// stay in L2.
+const COLUMN_BYTES: usize = 4 * size_of::<TileBytes>();
+
+/// Blocks of rows whose results are combined before they join the total.
+const GROUP_BLOCKS: usize = 4;
+
+/// The most bytes of a total.
+const TOTAL_BYTES: usize = 16;
 
 /// A combining function, as a type.
 pub(crate) trait Fold<C> {
     const IDENTITY: C;
+    /// The combination of the results of many runs.
+    type Total: Pod;
     fn apply(a: C, b: C) -> C;
+    fn begin(initial: C) -> Self::Total;
+    fn join(total: Self::Total, result: C) -> Self::Total;
+    fn end(total: Self::Total) -> C;
 }
 macro_rules! folds {
-    ($($name:ident: $bound:ident, $identity:ident, $method:ident;)*) => {$(
-        pub(crate) struct $name;
+    ($($name:ident: $bound:ident, $identity:ident, $apply:expr, $total:ty: $begin:expr, $join:expr, $end:expr;)*) => {$(
         impl<C: $bound> Fold<C> for $name {
             const IDENTITY: C = C::$identity;
+            type Total = $total;
             #[inline(always)]
             fn apply(a: C, b: C) -> C {
-                a.$method(b)
+                $apply(a, b)
+            }
+            #[inline(always)]
+            fn begin(initial: C) -> $total {
+                $begin(initial)
+            }
+            #[inline(always)]
+            fn join(total: $total, result: C) -> $total {
+                $join(total, result)
+            }
+            #[inline(always)]
+            fn end(total: $total) -> C {
+                $end(total)
             }
         }
     )*};
+    ($($name:ident: $bound:ident, $identity:ident, $apply:expr;)*) => {
+        folds! { $($name: $bound, $identity, $apply, C: |x| x, Self::apply, |x| x;)* }
+    };
 }
+pub(crate) struct Sum;
+pub(crate) struct Prod;
+pub(crate) struct Max;
+pub(crate) struct Min;
+pub(crate) struct And;
+pub(crate) struct Or;
 /// The maximum of all values that are not NaN: cheaper than [`Max`] if a NaN is detected elsewhere.
 pub(crate) struct Peak;
-impl<C: Number> Fold<C> for Peak {
-    const IDENTITY: C = C::LOWEST;
-    #[inline(always)]
-    fn apply(a: C, b: C) -> C {
-        if b > a { b } else { a }
-    }
+folds! {
+    Sum: Number, ZERO, C::plus, C::Total: C::Total::of, C::Total::plus, C::Total::get;
 }
 folds! {
-    Sum: Number, ZERO, plus;
-    Prod: Number, ONE, times;
-    Max: Number, LOWEST, maximum;
-    Min: Number, HIGHEST, minimum;
-    And: Bits, ALL_ONES, and;
-    Or: Bits, ZERO, or;
+    Peak: Number, LOWEST, |a, b| if b > a { b } else { a };
+    Prod: Number, ONE, C::times;
+    Max: Number, LOWEST, C::maximum;
+    Min: Number, HIGHEST, C::minimum;
+    And: Bits, ALL_ONES, C::and;
+    Or: Bits, ZERO, C::or;
 }
 
 /// Combines lanes pairwise.
@@ -128,6 +159,50 @@ multiversion! {
     pub(crate) fn fold_into[T: Element, F: Fold<T::Compute>; T](total: &mut [T::Compute], x: &[T]) {
         for (total, &x) in total.iter_mut().zip(x) {
             *total = F::apply(*total, x.load());
+        }
+    }
+}
+
+multiversion! {
+    /// `totals[i] = totals[i] combined with the combination of blocks[..][i]`; instead of the totals, which are
+    /// not read then, begins with `init` if it is given.
+    fn join_group[C: Number, F: Fold<C>; C](init: Option<C>, blocks: &[&[C]], totals: &mut [F::Total]) {
+        let begun = |total: F::Total| init.map_or(total, F::begin);
+        let (chunks, rest) = totals.as_chunks_mut::<LANES>();
+        let rest_start = chunks.len() * LANES;
+        for (chunk, totals) in chunks.iter_mut().enumerate() {
+            let mut lanes = blocks[0].as_chunks::<LANES>().0[chunk];
+            for block in &blocks[1..] {
+                let block = &block.as_chunks::<LANES>().0[chunk];
+                for l in 0..LANES {
+                    lanes[l] = F::apply(lanes[l], block[l]);
+                }
+            }
+            for l in 0..LANES {
+                totals[l] = F::join(begun(totals[l]), lanes[l]);
+            }
+        }
+        for (i, total) in (rest_start..).zip(rest) {
+            let result = blocks[1..].iter().fold(blocks[0][i], |result, block| F::apply(result, block[i]));
+            *total = F::join(begun(*total), result);
+        }
+    }
+}
+
+multiversion! {
+    /// `out[i] = init combined with results[i]`, rounded: one addition has the same bits in either precision.
+    fn round_result[T: Element, F: Fold<T::Compute>; T](init: T, results: &[T::Compute], out: &mut [T]) {
+        for (out, &result) in out.iter_mut().zip(results) {
+            *out = T::store(F::apply(init.load(), result));
+        }
+    }
+}
+
+multiversion! {
+    /// `out[i] = totals[i]`, rounded.
+    fn round_totals[T: Element, F: Fold<T::Compute>; T](totals: &[F::Total], out: &mut [T]) {
+        for (out, &total) in out.iter_mut().zip(totals) {
+            *out = T::store(F::end(total));
         }
     }
 }
@@ -228,12 +303,18 @@ fn reduce_rows<T: Element, F: Fold<T::Compute>>(
     for (first, some_rows) in tiles(rows) {
         let results: &mut [T] = &mut cast_slice_mut(&mut results)[..some_rows];
         for (row, result) in (first..).zip(results.iter_mut()) {
-            let mut total = init.load();
+            if (1..=TILE).contains(&count) {
+                // As in [`round_result`].
+                let tile = x.typed::<T>(row * count, count, &mut scratch);
+                *result = T::store(F::apply(init.load(), fold_run::<T, F>(options, tile)));
+                continue;
+            }
+            let mut total = F::begin(init.load());
             for (start, some) in tiles(count) {
                 let tile = x.typed::<T>(row * count + start, some, &mut scratch);
-                total = F::apply(total, fold_run::<T, F>(options, tile));
+                total = F::join(total, fold_run::<T, F>(options, tile));
             }
-            *result = T::store(total);
+            *result = T::store(F::end(total));
         }
         out.store(first, cast_slice(results));
     }
@@ -249,28 +330,44 @@ fn reduce_columns<T: Element, F: Fold<T::Compute>>(
     out: &mut Writer<'_>,
 ) {
     let mut scratch: TileBytes = [0; TILE];
-    let mut totals = [0u64; COLUMNS];
-    let mut blocks = [0u64; COLUMNS];
-    for (i, column) in (0..outer).flat_map(|i| (0..inner).step_by(COLUMNS).map(move |column| (i, column))) {
-        let columns = COLUMNS.min(inner - column);
-        let total: &mut [T::Compute] = &mut cast_slice_mut(&mut totals)[..columns];
-        let block: &mut [T::Compute] = &mut cast_slice_mut(&mut blocks)[..columns];
-        total.fill(init.load());
-        for block_start in (0..count).step_by(BLOCK_ROWS) {
-            block.fill(F::IDENTITY);
-            for row in block_start..count.min(block_start + BLOCK_ROWS) {
-                let start = (i * count + row) * inner + column;
-                for (first, some) in tiles(columns) {
-                    let x = x.typed::<T>(start + first, some, &mut scratch);
-                    fold_into::<T, F>(options, &mut block[first..first + some], x);
+    let [mut totals, mut results] = [[0u64; COLUMN_BYTES / size_of::<u64>()]; 2];
+    let bytes = size_of::<F::Total>().max(2 * size_of::<T::Compute>()).max(size_of::<u64>());
+    let most = COLUMN_BYTES / bytes;
+    for (i, column) in (0..outer).flat_map(|i| (0..inner).step_by(most).map(move |column| (i, column))) {
+        let columns = most.min(inner - column);
+        let total: &mut [F::Total] = &mut cast_slice_mut(&mut totals)[..columns];
+        let results: &mut [T::Compute] = &mut cast_slice_mut(&mut results)[..2 * columns];
+        let (group, block) = results.split_at_mut(columns);
+        let is_one_group = (1..=GROUP_BLOCKS * BLOCK_ROWS).contains(&count);
+        if !is_one_group {
+            total.fill(F::begin(init.load()));
+        }
+        for group_start in (0..count).step_by(GROUP_BLOCKS * BLOCK_ROWS) {
+            let group_end = count.min(group_start + GROUP_BLOCKS * BLOCK_ROWS);
+            for block_start in (group_start..group_end).step_by(BLOCK_ROWS) {
+                let result = if block_start == group_start { &mut *group } else { &mut *block };
+                result.fill(F::IDENTITY);
+                for row in block_start..group_end.min(block_start + BLOCK_ROWS) {
+                    let start = (i * count + row) * inner + column;
+                    for (first, some) in tiles(columns) {
+                        let x = x.typed::<T>(start + first, some, &mut scratch);
+                        fold_into::<T, F>(options, &mut result[first..first + some], x);
+                    }
+                }
+                if block_start > group_start {
+                    fold_into::<T::Compute, F>(options, group, block);
                 }
             }
-            fold_into::<T::Compute, F>(options, total, block);
+            if !is_one_group {
+                join_group::<T::Compute, F>(options, None, &[&*group], total);
+            }
         }
         for (first, some) in tiles(columns) {
             let rounded: &mut [T] = &mut cast_slice_mut(&mut scratch)[..some];
-            for (rounded, &total) in rounded.iter_mut().zip(&total[first..]) {
-                *rounded = T::store(total);
+            if is_one_group {
+                round_result::<T, F>(options, init, &group[first..], rounded);
+            } else {
+                round_totals::<T, F>(options, &total[first..], rounded);
             }
             out.store(i * inner + column + first, cast_slice(rounded));
         }
@@ -332,10 +429,13 @@ fn fold_typed_rows<T: Element, F: Fold<T::Compute>>(
     }
 }
 
+/// The total of a row that continues in the next call.
+pub(crate) type Carried = [u64; TOTAL_BYTES / size_of::<u64>()];
+
 /// Reduces along rows: takes the elements from position `first` on, of rows of `width` elements, in order,
 /// and writes `init` combined with each row, as [`reduce`] does, to `out` at the row's number. Each call
-/// begins and ends at the end of a row or of a tile of a row; the partial result of the last row is carried
-/// to the next call.
+/// begins and ends at the end of a row or of a tile of a row; the total of the last row is carried to the
+/// next call.
 pub(crate) fn fold_along(
     options: KernelOptions,
     op: Reduction,
@@ -344,11 +444,11 @@ pub(crate) fn fold_along(
     first: usize,
     width: usize,
     init: &Scalar,
-    carried: &mut u64,
+    carried: &mut Carried,
     out: &mut [u8],
 ) {
     fold!(op, dtype, T, F => {
-        let carried = &mut cast_slice_mut(std::slice::from_mut(carried))[0];
+        let carried = &mut cast_slice_mut(carried)[0];
         fold_typed_along::<T, F>(options, cast_slice(x), first, width, init.get(), carried, cast_slice_mut(out))
     })
 }
@@ -360,24 +460,23 @@ fn fold_typed_along<T: Element, F: Fold<T::Compute>>(
     first: usize,
     width: usize,
     init: T,
-    carried: &mut T::Compute,
+    carried: &mut F::Total,
     out: &mut [T],
 ) {
     let mut at = first;
     while !x.is_empty() {
         let (row, column) = (at / width, at % width);
         let (own, rest) = x.split_at(x.len().min(width - column));
-        let before = if column == 0 { init.load() } else { *carried };
-        *carried = F::apply(before, fold_run::<T, F>(options, own));
+        let before = if column == 0 { F::begin(init.load()) } else { *carried };
+        *carried = F::join(before, fold_run::<T, F>(options, own));
         if column + own.len() == width {
-            out[row] = T::store(*carried);
+            out[row] = T::store(F::end(*carried));
         }
         (x, at) = (rest, at + own.len());
     }
 }
 
-/// Combines `init` with the results of all blocks, in order, which gives what [`reduce`] gives. The results
-/// are overwritten.
+/// Combines `init` with the results of all blocks, in order, which gives what [`reduce`] gives.
 ///
 /// # Panics
 /// Where types do not fit, or `out` does not have the elements of a row.
@@ -397,24 +496,47 @@ fn join_typed_blocks<'a, T: Element, F: Fold<T::Compute>>(
     parts: impl Iterator<Item = &'a mut [u8]>,
     out: &mut ViewMut<'_>,
 ) {
+    let parts: SmallVec<[&[T::Compute]; 64]> = parts.map(|part| cast_slice(part)).collect();
+    let width = out.as_view().shape().iter().product();
+    join_parts::<T, F>(options, init, &parts, width, 0, out);
+}
+
+/// Combines `init` with the results of all blocks of `width` results, in order, and writes those from column
+/// `first` on.
+pub(crate) fn join_parts<T: Element, F: Fold<T::Compute>>(
+    options: KernelOptions,
+    init: T,
+    parts: &[&[T::Compute]],
+    width: usize,
+    first: usize,
+    out: &mut ViewMut<'_>,
+) {
     let mut writer = Writer::new(out);
-    let width = writer.len();
-    if width == 0 {
-        return;
-    }
-    let mut blocks = parts.flat_map(|part| cast_slice_mut::<u8, T::Compute>(part).chunks_exact_mut(width));
-    let total = blocks.next().map(|total| {
-        total.iter_mut().for_each(|x| *x = F::apply(init.load(), *x));
-        blocks.for_each(|block| fold_into::<T::Compute, F>(options, total, block));
-        &*total
-    });
+    let block_count = parts.iter().map(|part| part.len()).sum::<usize>() / width.max(1);
+    let mut totals = [0u64; COLUMN_BYTES / size_of::<u64>()];
+    let most = COLUMN_BYTES / size_of::<F::Total>().max(size_of::<u64>());
     let mut rounded: TileBytes = [0; TILE];
-    for (start, some) in tiles(width) {
-        let rounded: &mut [T] = &mut cast_slice_mut(&mut rounded)[..some];
-        for (i, rounded) in (start..).zip(rounded.iter_mut()) {
-            *rounded = total.map_or(init, |total| T::store(total[i]));
+    for column in (0..writer.len()).step_by(most) {
+        let columns = most.min(writer.len() - column);
+        let totals: &mut [F::Total] = &mut cast_slice_mut(&mut totals)[..columns];
+        let blocks = parts.iter().flat_map(|part| part.chunks_exact(width));
+        let mut blocks = blocks.map(|block| &block[first + column..][..columns]);
+        let only = if block_count == 1 { blocks.next() } else { None };
+        for begin in (0..block_count).step_by(GROUP_BLOCKS).filter(|_| block_count > 1) {
+            let mut group: [&[T::Compute]; GROUP_BLOCKS] = [&[]; GROUP_BLOCKS];
+            let count = group.iter_mut().zip(&mut blocks).map(|(place, block)| *place = block).count();
+            let init = (begin == 0).then(|| init.load());
+            join_group::<_, F>(options, init, &group[..count], totals);
         }
-        writer.store(start, cast_slice(rounded));
+        for (start, some) in tiles(columns) {
+            let rounded: &mut [T] = &mut cast_slice_mut(&mut rounded)[..some];
+            match only {
+                Some(block) => round_result::<T, F>(options, init, &block[start..], rounded),
+                None if block_count == 0 => rounded.fill(init),
+                None => round_totals::<T, F>(options, &totals[start..], rounded),
+            }
+            writer.store(column + start, cast_slice(rounded));
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use crate::native::vector::LANES;
 use crate::options::KernelOptions;
 use crate::reduce::{Peak, Sum, fold_lanes, join_lanes, padded};
 use crate::stream::Streaming;
+use crate::total::{RUN, Total};
 
 /// Sums `$term` over the elements of slices of equal length: in lanes, which are joined at the end.
 macro_rules! lane_sum {
@@ -64,9 +65,12 @@ macro_rules! map_into {
 /// A running sum of exponentials, `sum(e^(x - shift))`, in one pass over memory. No number exceeds the shift
 /// by more than [`SLACK`]. The shift changes only when a number exceeds that, so most tiles do not depend on
 /// the maxima of earlier tiles.
-pub(crate) struct SumExp<C> {
+pub(crate) struct SumExp<C: Real> {
     shift: C,
+    /// The sum of the last numbers, not yet in the total.
     sum: [C; LANES],
+    count: usize,
+    total: C::Total,
 }
 
 /// How far numbers may exceed the shift: the rounding error of such a difference is no larger than that of an
@@ -76,7 +80,7 @@ const SLACK: f64 = 4.0;
 impl<C: Real> SumExp<C> {
     /// The sum of no numbers.
     pub(crate) fn new() -> Self {
-        SumExp { shift: C::LOWEST, sum: [C::ZERO; LANES] }
+        SumExp { shift: C::LOWEST, sum: [C::ZERO; LANES], count: 0, total: C::Total::of(C::ZERO) }
     }
 }
 
@@ -98,6 +102,7 @@ multiversion! {
             for sum in &mut sum {
                 *sum = *sum * scale;
             }
+            total.total = total.total.times(scale);
             total.shift = peak;
         }
         let shift = finite(total.shift);
@@ -113,6 +118,12 @@ multiversion! {
                 sum[l] = if l < rest.len() { sum[l].plus_exp_below_88(last[l] - shift) } else { sum[l] };
             }
         }
+        total.count += x.len();
+        if total.count >= RUN {
+            total.total = total.total.plus(join_lanes::<C, Sum>(sum));
+            sum = [C::ZERO; LANES];
+            total.count = 0;
+        }
         total.sum = sum;
     }
 }
@@ -120,7 +131,7 @@ multiversion! {
 multiversion! {
     /// The shift and the sum of all `e^(x - shift)`.
     pub(crate) fn join_exponentials[C: Real](total: &SumExp<C>) -> (C, C) {
-        (finite(total.shift), join_lanes::<C, Sum>(total.sum))
+        (finite(total.shift), total.total.plus(join_lanes::<C, Sum>(total.sum)).get())
     }
 }
 

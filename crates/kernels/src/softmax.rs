@@ -4,13 +4,14 @@ use crate::element::Float;
 use crate::element::{Number, Real, dispatch};
 use crate::native::vector::LANES;
 use crate::options::KernelOptions;
-use crate::reduce::{Peak, Sum, fold_run, join_lanes};
+use crate::reduce::{Fold, Peak, Sum, fold_run, join_lanes};
 use crate::rows::{
     SumExp, add_exp_into, add_exponentials, dot, exp_into, exp_scaled, join_exponentials, log_softmax_into,
     scale_into, softmax_gradient_into, sum_exp_times,
 };
 use crate::stream::Streaming;
 use crate::tiles::{Reader, Scratch, TILE, Writer, tiles};
+use crate::total::{RUN, Total};
 use crate::view::{View, ViewMut};
 use crate::workspace::{Workspace, piece_bytes};
 use partita_base::DType;
@@ -78,7 +79,7 @@ pub(crate) fn finish_exponentials<T: Float, R>(
         let is_computed = row < rows && is_wanted(row);
         let max =
             if is_computed { row_max::<T>(options, x, row, count, &mut x_scratch) } else { T::Compute::ZERO };
-        let mut sum = [T::Compute::ZERO; LANES];
+        let (mut sum, mut total) = ([T::Compute::ZERO; LANES], Sum::begin(T::Compute::ZERO));
         for (start, some) in tiles(count) {
             let at = row * count + start;
             let powers = &mut powers[start..start + some];
@@ -92,9 +93,13 @@ pub(crate) fn finish_exponentials<T: Float, R>(
                 let ahead = [x.ahead(at, count), writer.ahead(at, 0)];
                 let x = x.widened::<T>(at, some, &mut x_scratch);
                 add_exp_into(options, x, max, powers, &mut sum, &ahead);
+                if (start + some).is_multiple_of(RUN) || start + some == count {
+                    total = Sum::join(total, join_lanes::<T::Compute, Sum>(sum));
+                    sum = [T::Compute::ZERO; LANES];
+                }
             }
         }
-        before = is_computed.then(|| join(row, join_lanes::<T::Compute, Sum>(sum)));
+        before = is_computed.then(|| join(row, Sum::end(total)));
     }
 }
 
@@ -201,13 +206,13 @@ fn softmax_backward_rows<T: Float>(
             continue;
         }
         let (max, sum) = row_sum_exp::<T>(options, &x, row, count, x_scratch);
-        let mut weighted = T::Compute::ZERO;
+        let mut weighted = Sum::begin(T::Compute::ZERO);
         for (start, some) in tiles(count) {
             let x = x.widened::<T>(row * count + start, some, x_scratch);
             let dy = dy.widened::<T>(row * count + start, some, dy_scratch);
-            weighted = weighted + sum_exp_times(options, x, max, dy);
+            weighted = Sum::join(weighted, sum_exp_times(options, x, max, dy));
         }
-        let (scale, mean) = (T::Compute::ONE / sum, weighted / sum);
+        let (scale, mean) = (T::Compute::ONE / sum, weighted.over(sum));
         for (start, some) in tiles(count) {
             let x = x.widened::<T>(row * count + start, some, x_scratch);
             let dy = dy.widened::<T>(row * count + start, some, dy_scratch);

@@ -11,7 +11,7 @@ use crate::chain::steps::{CHUNK, Operands};
 use crate::compare::{clamp_tile, compare_tile, select_tile};
 use crate::convert::convert_tile;
 use crate::copy::{fill_tile, iota_tile};
-use crate::reduce::{REDUCE_BLOCK_ROWS, Sum, block_results, fold_along, fold_rows};
+use crate::reduce::{Carried, REDUCE_BLOCK_ROWS, Sum, block_results, fold_along, fold_rows};
 use crate::stream::{Streaming, stream};
 use crate::tiles::{Found, Reader, SHORTEST_TILE, TILE, TileBytes, Writer};
 use crate::unary::unary_tile;
@@ -109,7 +109,7 @@ pub fn run_elementwise_part(
     let most = if program.has_chains_only() { CHAIN_TILE } else { TILE };
     let even = readers.iter().filter_map(|reader| reader.even_tile(most)).min().unwrap_or(most);
     let mut found = [Found::Scattered; ElementwiseProgram::MAX_INPUTS];
-    let mut carried = [0u64; ElementwiseProgram::MAX_OUTPUTS];
+    let mut carried: [Carried; ElementwiseProgram::MAX_OUTPUTS] = Default::default();
     let has_one_chain = program.has_one_chain();
     let mut next = 0;
     while next < len {

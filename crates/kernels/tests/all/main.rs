@@ -7,5 +7,6 @@ mod convolution;
 mod elementwise;
 mod fused;
 mod layers;
+mod long_sums;
 mod moving;
 mod sums;
