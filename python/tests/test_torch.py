@@ -396,3 +396,30 @@ def test_tied_parameters_are_one():
     with torch.no_grad():
         module.head.weight -= 0.1 * module.head.weight.grad
     close(trainer.state_dict(), dict(module.state_dict()))
+
+
+class Logarithms(nn.Module):
+    """`logsumexp` of rows of a parameter."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.rows = nn.Parameter(rows)
+
+    def forward(self, scale):
+        return (self.rows * scale).logsumexp(-1)
+
+
+@pytest.mark.parametrize("first", [None, -1e4, float("-inf")])
+def test_logsumexp_does_not_depend_on_its_first_element(first):
+    rows = torch.randn(3, 1 << 15, generator=torch.Generator().manual_seed(0))
+    if first is not None:
+        rows[:, 0] = first
+    one = torch.ones(())
+    planned = partita.Schedule(partita.load(Logarithms(rows), (one,)), "dp=1").build()
+    exact = Logarithms(rows.double())
+    for module, scale in ((planned, one), (exact, one.double())):
+        module(scale).sum().backward()
+    found, expected = planned(one).double(), exact(one.double())
+    assert (found - expected).abs().max() < 1e-6 * expected.abs().max()
+    found, expected = planned.rows.grad.double(), exact.rows.grad
+    assert (found - expected).abs().max() < 1e-6 * expected.max()

@@ -1,11 +1,9 @@
 //! Reductions along dimensions, cumulative sums, and positions of extrema.
 
-use super::activation::along;
 use super::{Rows, broadcast_pair, convert, one, operand, operands, wide};
 use crate::pt2::call::{Call, Out, Outs};
 use partita_base::{DType, Result};
 use partita_ir::builder::identity;
-use partita_ir::composites::LOG_SOFTMAX;
 use partita_ir::ops::{Direction, ReduceWindow, Reducer, UnaryKind};
 use partita_ir::{TensorType, ValueId};
 use partita_mesh::Combiner;
@@ -148,31 +146,25 @@ fn variance(call: &mut Call, root: bool, with_mean: bool) -> Outs {
     Ok(outs)
 }
 
-/// `log(sum(exp(x)))`, shifted by the maximum.
+/// `log(sum(exp(x)))`, shifted by the maximum where that is finite.
 fn logsumexp(call: &mut Call) -> Outs {
     let dtype = call.result_dtype(0)?;
-    let x = operand(call, "self", dtype)?;
+    let x = operand(call, "self", wide(dtype))?;
     let own = call.shape(x);
     let dims = dims(call, own.len())?;
-    if let [dim] = dims[..] {
-        // x - log_softmax(x) is the logarithm of the sum, at every index.
-        let log = along(call, &LOG_SOFTMAX, x, dim)?;
-        let whole = call.b().subtract(x, log)?;
-        let first = call.b().slice_dim(whole, dim, 0, 1)?;
-        let mut rest = own.clone();
-        rest.remove(dim);
-        let y = call.b().reshape(first, &rest)?;
-        return one(shaped(call, y, &own, &dims)?);
-    }
-    let max = reduced(call, Combiner::Max, x, &dims)?;
-    let max = call.b().stop_gradient(max)?;
-    let spread = spread_back(call, max, &own, &dims)?;
+    let fixed = call.b().stop_gradient(x)?;
+    let max = reduced(call, Combiner::Max, fixed, &dims)?;
+    let zero = call.b().full_like(max, 0.0)?;
+    let is_finite = call.b().unary(UnaryKind::IsFinite, max)?;
+    let shift = call.b().select(is_finite, max, zero)?;
+    let spread = spread_back(call, shift, &own, &dims)?;
     let shifted = call.b().subtract(x, spread)?;
     let grown = call.b().exponential(shifted)?;
     let sum = reduced(call, Combiner::Sum, grown, &dims)?;
     let log = call.b().unary(UnaryKind::Log, sum)?;
-    let y = call.b().add(log, max)?;
-    one(shaped(call, y, &own, &dims)?)
+    let y = call.b().add(log, shift)?;
+    let y = shaped(call, y, &own, &dims)?;
+    one(convert(call, y, dtype)?)
 }
 
 /// The 1-, 2- or infinity-norm.
