@@ -6,7 +6,10 @@ after the forward pass tell whether it did.
 
 from __future__ import annotations
 
+import io
+import queue
 import random
+import types
 from collections.abc import Iterable
 from typing import Any
 
@@ -35,13 +38,20 @@ class Drawn:
 
 
 def _state(value: Any) -> Any:
-    """The state of a generator or an iterator, as plain values; None if it is neither, or does not tell."""
+    """The state of a generator, an iterator, a queue or a file, as plain values; None if it is none, or does not tell."""
     if isinstance(value, random.Random):
         return value.getstate()
     if isinstance(value, np.random.Generator):
         return _plain(value.bit_generator.state)
     if isinstance(value, np.random.RandomState):
         return _plain(value.get_state())
+    if isinstance(value, types.GeneratorType):
+        frame = value.gi_frame
+        return None if frame is None else (frame.f_lasti, [(name, id(local)) for name, local in frame.f_locals.items()])
+    if isinstance(value, queue.Queue):
+        return [*map(id, value.queue)]
+    if isinstance(value, io.IOBase):
+        return value.tell() if not value.closed and value.seekable() else None
     if not hasattr(type(value), "__next__"):
         return None
     try:

@@ -146,6 +146,9 @@ class Watched:
             drawn = Drawn(self.tree.opaque)
             with Ran() as self.ran:
                 result = self.run(*args, **kwargs)
+            after = pytree.tree_leaves((args, kwargs))
+            if len(after) != len(inputs) or any(now is not before for now, before in zip(after, inputs)):
+                raise _refused("forward() changes a list or a dictionary among its arguments", "an argument")
             if self.ran.files:
                 raise refuse_read(self.ran.files[0])
             advanced = drawn.advanced()

@@ -79,13 +79,17 @@ class Followed:
                 "an optimizer of partita.optim, or its name",
                 f"torch.optim.{type(optimizer).__name__}",
             )
-        if optimizer.state:
-            raise _refused("the optimizer has taken steps, and its states would be lost", "a new optimizer", "one with states")
         self.optimizer, self._module = optimizer, model._module
 
     def read(self) -> Update:
         """The update of the next step. E057 for what a planned step does not have."""
         self._check_calls()
+        if self.optimizer.state:
+            raise _refused(
+                "the optimizer has states, which the ranks of a trainer would not use",
+                "a new optimizer: the states of a trainer are on its ranks, `trainer.save(folder)` keeps them",
+                f"states of {len(self.optimizer.state)} parameters",
+            )
         kind, options = _CLASSES[type(self.optimizer)]
         plain = inspect.signature(type(self.optimizer)).parameters
         named: dict[int, list[str]] = {}
@@ -112,7 +116,10 @@ class Followed:
             names = frozenset(name for value in group["params"] if value.requires_grad for name in named[id(value)])
             if names:
                 groups.append((names, *_rule(kind, {option: group[option] for option in options if option in group})))
-                rates.append(float(group["lr"]))
+                try:
+                    rates.append(float(group["lr"]))
+                except (TypeError, ValueError):
+                    raise _refused("a learning rate is no number", "a number", f"lr={group['lr']!r}") from None
         if not groups:
             raise _refused("the optimizer has no parameters that are trained", "parameters with requires_grad", "none")
         return Update(tuple(groups), tuple(rates))
@@ -123,7 +130,7 @@ class Followed:
         own = vars(optimizer).get("step")
         # A scheduler of PyTorch counts the steps of its optimizer.
         if own is not None and not getattr(own, "_wrapped_by_lr_sched", False):
-            raise _refused("the optimizer has another step", "torch.optim as it is", f"an attribute step of {optimizer!r:.40}")
+            raise _refused("the optimizer has another step", "torch.optim as it is", f"an attribute step of torch.optim.{type(optimizer).__name__}")
         everywhere = importlib.import_module("torch.optim.optimizer")
         hooks = [
             *(getattr(optimizer, name, {}) for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")),

@@ -38,7 +38,7 @@ def load(
         kwargs = {}
 
     def make() -> Model:
-        found = traced(module, args, kwargs, Tree(module), loss=loss)
+        found = traced(module, args, kwargs, Tree(module, also=loss), loss=loss)
         if loss is not None:
             _export.check_loss(found.program, loss)
         model = _export._imported(found.program, module, loss_name, batch, ranks, loss)
@@ -57,15 +57,37 @@ class Taken:
         self._module, self._tree, self.made = module, found.tree, make
         self.refused = found.refused
         """Why no step trains the module: it depends on what a pass before has left behind."""
-        self._trained = self._flags()
+        self._trained, self._modes = self._flags(), [part.training for part in module.modules()]
         self._constants = Constants(module, found.tree, found.constants, model)
+        self.text = found.text + self._constants.digest()
+        """Equal for models of one program."""
 
     def _flags(self) -> list[bool]:
         return [value.requires_grad for value in self._module.parameters()]
 
+    def _look(self) -> Tree:
+        """The module as it is now."""
+        return self._tree if self._tree.is_current() else Tree(self._module, ran=self._tree.ran, also=self._tree.also)
+
+    def followed(self, model: Model) -> Model:
+        """The model, or another one if what the code of the module and its loss reads has changed since. The values of
+        parameters and of changing buffers, and the mode, are not looked at: they are those of a trainer."""
+        parts = list(self._module.modules())
+        modes = [part.training for part in parts]
+        had = modes if len(parts) != len(self._modes) else self._modes
+        try:
+            for part, mode in zip(parts, had):
+                part.training = mode
+            tree = self._look()
+            is_same = tree.key == self._tree.key and self._constants.are_current(self._module, tree)
+            return model if is_same else self.made()
+        finally:
+            for part, mode in zip(parts, modes):
+                part.training = mode
+
     def current(self, model: Model) -> Model:
         """The model, or another one if the module has changed since."""
-        tree = self._tree if self._tree.is_current() else Tree(self._module, ran=self._tree.ran)
+        tree = self._look()
         is_same = tree.key == self._tree.key and self._trained == self._flags()
         return model if is_same and self._has_values(model, tree) else self.made()
 

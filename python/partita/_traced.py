@@ -118,7 +118,7 @@ def traced(
             new = [(code, *scope) for code, scope in found.ran.code.items() if code not in tree.code]
             if not new:
                 break
-            tree = Tree(module, kind, (*tree.ran, *new))
+            tree = Tree(module, kind, (*tree.ran, *new), tree.also)
     return found
 
 
@@ -142,7 +142,7 @@ def _from(
         if not found.effects.is_steady:
             leaves = pytree.tree_map(separate, pytree.tree_leaves((args, kwargs)))
             found.effects.apply(tree, zeros(found.effects.types), leaves, zeros(found.effects.results))
-            later = Tree(module, kind, tree.ran)
+            later = Tree(module, kind, tree.ran, tree.also)
             changed = later.saved()
             try:
                 again = _once(module, args, kwargs, later, kind, loss, keeps)

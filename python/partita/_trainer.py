@@ -29,6 +29,9 @@ class Trainer:
 
     ``plan`` is a ``Plan``, a text, a dictionary from module patterns to styles, or None, which shards the batch, and over an
     axis ``fsdp`` parameters too.
+    Of a model from a module, what its code and its loss read is looked at before each step: a change of an attribute, or of a
+    replaced part, counts. Values of parameters and buffers, and the mode, are those of the module as the trainer was made.
+
     ``optimizer`` is one of ``partita.optim``, its name, or a new ``torch.optim.SGD``, ``Adam``, ``AdamW`` or ``Adafactor``
     over parameters of the module; AdamW by default. Of PyTorch's, groups, options and learning rates are read before each
     step, so its schedulers work; what is in no group is not trained; its parameters and states stay as they are. With ``microbatches``, the gradients of the parts of a batch are summed before the update. Parameters that the
@@ -72,6 +75,8 @@ class Trainer:
         self._lr = 0.0 if self._rule is None else self._rule.lr
         self._precision = precision
         self.grad_norm: float | None = None
+        # The states of parameters that are not trained now, by name.
+        self._left: dict[str, Any] = {}
         if _launched.is_launched():
             native = model._native
             names = [name for name, _, _ in native.parameters() + native.states()]
@@ -98,25 +103,37 @@ class Trainer:
         return _engine.Ranks(self.model, self.plan, self.mesh, self._rule, self._options, self._seed)
 
     def _follow(self) -> None:
-        """Plans the step again if the optimizer of PyTorch has changed by more than its learning rates. Parameters, states
-        and steps stay."""
-        if self._followed is None or self._update is None or isinstance(self._native, _Lost):
+        """Plans the step again if the code of the module, what it reads, or the optimizer of PyTorch has changed by more than
+        its learning rates. Parameters, states and steps stay."""
+        if isinstance(self._native, _Lost):
             return
-        before, self._update = self._update, self._followed.read()
-        if self._update.groups == before.groups:
+        whole = self._whole if self._whole._taken is None else self._whole._taken.followed(self._whole)
+        update = None if self._followed is None else self._followed.read()
+        is_same = whole is self._whole or _text(whole) == _text(self._whole)
+        if is_same and (update is None or self._update is None or update.groups == self._update.groups):
+            self._whole, self._update = whole, update
             return
-        from partita._followed import check_added
-
+        before = self.model, self._options
         try:
-            check_added(before, self._update, self.steps)
-            self.model = _only(self._whole, self._update)
-            self._options = self._options | self._update.options()
+            self.model = whole
+            if update is not None and self._update is not None:
+                from partita._followed import check_added
+
+                check_added(self._update, update, self.steps)
+                self.model, self._options = _only(whole, update), self._options | update.options()
+            _check_module(self.model)
             native: Any = self._made()
             native.take(self._native)
         except BaseException:
-            self._update = before
+            self.model, self._options = before
             raise
-        self._native = native
+        # An optimizer of PyTorch keeps the states of a parameter that is frozen for some steps.
+        had, has = set(self._native.names()), set(native.names())
+        for name in had - has:
+            self._left[name] = self._native.get(name)
+        for name in (has - had) & self._left.keys():
+            native.set(name, self._left.pop(name))
+        self._whole, self._update, self._native = whole, update, native
 
     def step(self, batch: Any, lr: float | None = None) -> float:
         """One step on a global batch, and its loss.
@@ -299,6 +316,11 @@ def _check_module(model: Model) -> None:
             found="; ".join(f"{one} and {other}" for one, other in shared),
             help="assign the parameter itself, instead of its .data; or train a built module, `sch.build()`",
         )
+
+
+def _text(model: Model) -> Any:
+    """The program of a model from a module, and what it trains."""
+    return None if model._taken is None else (model._taken.text, list(model.parameters))
 
 
 def _only(model: Model, update: Update) -> Model:

@@ -18,6 +18,7 @@ import operator
 import threading
 import types
 import weakref
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 HOOKS = frozenset(name for name in torch.nn.Module().__dict__ if name.startswith(_HOOKS))
 _STANDARD = frozenset(torch.nn.Module().__dict__) - {"training"}
 _DEEPEST = 100
+# Modules of the standard library whose objects hold what a program puts into them.
+_HOLDERS = ("argparse", "collections", "configparser", "optparse")
 # The function in a method of a class, a property, a cached property, a method with defaults.
 _INNER = ("__func__", "fget", "func")
 
@@ -168,9 +171,9 @@ class _Globals:
 class Tree:
     """What was reached from a module, or from any value."""
 
-    def __init__(self, root: Any, kind: type | None = None, ran: tuple[Ran, ...] = ()) -> None:
+    def __init__(self, root: Any, kind: type | None = None, ran: tuple[Ran, ...] = (), also: Any = None) -> None:
         """``kind`` is the class of the user of a planned module: its own hooks run around its passes, and do not count.
-        ``ran`` is code that its forward pass runs, and that no walk reaches."""
+        ``ran`` is code that its forward pass runs, and that no walk reaches. ``also`` is walked too: a loss."""
         self.holders: list[Holder] = []
         self.tensors: list[torch.Tensor] = []
         """Each tensor once, in the order in which they were reached."""
@@ -180,7 +183,7 @@ class Tree:
         """Objects that count by their identity, with where they are."""
         self.code: set[types.CodeType] = set()
         """What was followed."""
-        self.ran = ran
+        self.ran, self.also = ran, also
         self._root, self._kind = root, kind
         self._numbers: dict[int, int] = {}
         self._views: list[Any] = []
@@ -188,7 +191,7 @@ class Tree:
         self._lengths: list[int] = []
         self._reads: list[tuple[Any, tuple[str, ...], tuple[Any, ...]]] = []
         self._asked: list[tuple[Callable[[], Any], Any]] = []
-        self._arrays: list[tuple[Any, bytes]] = []
+        self._arrays: list[tuple[Callable[[], bytes], bytes]] = []
         self._empty: list[Any] = []
         self._kept: list[Any] = []
         self._known: set[tuple[str, int, str]] = set()
@@ -197,7 +200,7 @@ class Tree:
         self._owners: list[tuple[Any, dict[str, Any], int]] = []
         self._owned: list[Any] = []
         self._depth = 0
-        described = [self._described(root, "")]
+        described = [self._described(root, ""), self._described(also, "loss")]
         described += [self._described(free, code.co_name) for code, _, free in ran]
         described += [self._of_names_in(code, outer, list(free.values())) for code, outer, free in ran]
         self.key = Key((tuple(described), self._tensors()))
@@ -228,7 +231,7 @@ class Tree:
                 for target, names, values in self._reads
                 for name, value in zip(names, values)
             )
-            and all(array.tobytes() == value for array, value in self._arrays)
+            and all(read() == value for read, value in self._arrays)
             and all(_is_same(ask(), value) for ask, value in self._asked)
         )
 
@@ -283,8 +286,12 @@ class Tree:
         if isinstance(value, np.ndarray):
             if value.dtype.hasobject:
                 return Same(value)
-            self._arrays.append((value, value.tobytes()))
+            self._arrays.append((value.tobytes, value.tobytes()))
             return (kind, value.dtype.str, value.shape, value.tobytes())
+        if isinstance(value, (bytearray, array)):
+            read = value.tobytes if isinstance(value, array) else functools.partial(bytes, value)
+            self._arrays.append((read, read()))
+            return (kind, getattr(value, "typecode", ""), read())
         if isinstance(value, functools.partial):
             return (kind, *(self._described(part, place) for part in (value.func, value.args, value.keywords)))
         found: list[Any] = [Same(kind)]
@@ -294,8 +301,10 @@ class Tree:
             found.append(self._of_container(value, place))
         if isinstance(value, torch.nn.Module):
             found.append(self._of_module(value, place))
-        elif not is_library(kind.__module__) or kind in (types.SimpleNamespace, types.CellType) or isinstance(value, threading.local):
+        elif not is_library(kind.__module__) or kind.__module__ in _HOLDERS or _is_plain_holder(value):
             found.append(self._of_instance(value, kind, place))
+        elif isinstance(value, torch.optim.Optimizer):
+            found.append(self._described(value.param_groups, f"{place}.param_groups"))
         elif isinstance(value, (weakref.ref, contextvars.ContextVar)):
             ask = value if isinstance(value, weakref.ref) else functools.partial(value.get, None)
             found.append(self._of_answer(ask, place))
@@ -528,6 +537,10 @@ def _is_value(name: str, value: Any) -> bool:
 def _is_descriptor(value: Any) -> bool:
     """Whether an attribute of a class is an object of the user that computes the attribute."""
     return hasattr(type(value), "__get__") and not is_library(type(value).__module__) and not isinstance(value, type)
+
+
+def _is_plain_holder(value: Any) -> bool:
+    return type(value) in (types.SimpleNamespace, types.CellType) or isinstance(value, threading.local)
 
 
 def _is_same(now: Any, before: Any) -> bool:

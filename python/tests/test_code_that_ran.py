@@ -1,5 +1,8 @@
 """What the code of a module reads beside its arguments and attributes: a change of it counts in the next call."""
 
+import argparse
+import array
+import collections
 import contextvars
 import datetime
 import functools
@@ -58,6 +61,13 @@ class Described:
 
 
 described = Described()
+
+
+arguments = argparse.Namespace(scale=1.0)
+entries = collections.UserDict(scale=1.0)
+numbers = array.array("d", [1.0])
+raw = bytearray([1])
+steps = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
 
 
 def set_here(value):
@@ -140,6 +150,11 @@ READS = {
     "a value of this thread": (lambda: local.scale, on(local)),
     "the environment": (lambda: float(os.environ.get("PARTITA_TEST", 1)), lambda v: os.environ.update(PARTITA_TEST=str(v))),
     "getenv": (lambda: float(os.getenv("PARTITA_TEST", "1")), lambda v: os.environ.update(PARTITA_TEST=str(v))),
+    "arguments of a command": (lambda: arguments.scale, on(arguments)),
+    "a dictionary of the user": (lambda: entries["scale"], lambda v: entries.update(scale=v)),
+    "an array": (lambda: numbers[0], lambda v: numbers.__setitem__(0, v)),
+    "bytes": (lambda: float(raw[0]), lambda v: raw.__setitem__(0, int(v))),
+    "an optimizer": (lambda: steps.param_groups[0]["lr"], lambda v: steps.param_groups[0].update(lr=v)),
     "a setting of PyTorch": (lambda: float(torch.get_num_threads()), lambda v: torch.set_num_threads(int(v))),
 }
 

@@ -140,6 +140,10 @@ def add(step, module, optimizer):
         optimizer.add_param_group({"params": list(module.a.parameters()), "lr": 0.3})
 
 
+def freeze_for_a_step(step, module, optimizer):
+    module.a.requires_grad_(step != 2)
+
+
 def leave_out(step, module, optimizer):
     if step == 2:
         optimizer.param_groups[0]["params"] = list(module.b.parameters())
@@ -152,6 +156,7 @@ CHANGES = {
     "momentum from nothing": (lambda m: torch.optim.SGD(m.parameters(), lr=0.1), set_option(momentum=0.9)),
     "an option of one group": (ACCEPTED["two rates"], set_option(weight_decay=0.7)),
     "a layer is frozen": (ACCEPTED["SGD"], freeze),
+    "a layer is frozen for a step": (ACCEPTED["SGD"], freeze_for_a_step),
     "parameters are added": (lambda m: torch.optim.SGD(m.b.parameters(), lr=0.1, momentum=0.9), add),
     "parameters are left out": (ACCEPTED["SGD"], leave_out),
 }
@@ -259,6 +264,73 @@ def test_what_is_refused_later_changes_nothing():
         trainer.step(second)
     optimizer.param_groups[0]["amsgrad"] = False
     assert trainer.steps == 1 and trainer.step(second) == other.step(second)
+
+
+def test_states_and_rates_that_the_ranks_would_not_use_are_refused():
+    module = net()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    saved = stepped(net()).state_dict()
+    trainer = partita.Trainer(loaded(module), None, "dp=2", optimizer)
+    first, second, _ = batches(3)
+    trainer.step(first)
+    optimizer.load_state_dict(saved)
+    with pytest.raises(partita.PartitaError, match="E057.*states"):
+        trainer.step(second)
+    optimizer.state.clear()
+    optimizer.param_groups[0]["lr"] = "x"
+    with pytest.raises(partita.PartitaError, match="E057.*no number"):
+        trainer.step(second)
+
+
+class Leaky(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.slope, self.drop, self.b = nn.Linear(6, 8), 0.1, nn.Dropout(0.0), nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.b(self.drop(F.leaky_relu(self.a(x), self.slope)))
+
+
+WEIGHT = {"loss": 1.0}
+
+
+def weighted(found, expected):
+    return F.mse_loss(found, expected) * WEIGHT["loss"]
+
+
+def set_weight(step, module, loss):
+    WEIGHT["loss"] = 1.0 if step < 2 else 7.0
+
+
+@pytest.mark.parametrize(
+    "loss, change",
+    [
+        (F.mse_loss, lambda step, module, loss: setattr(module, "slope", 0.1 * (1 + step))),
+        (F.mse_loss, lambda step, module, loss: module.a.requires_grad_(step != 2)),
+        (weighted, set_weight),
+        (nn.SmoothL1Loss(), lambda step, module, loss: setattr(loss, "beta", 1.0 / (1 + step))),
+    ],
+)
+@pytest.mark.parametrize("mesh", ["dp=1", "fsdp=2"])
+def test_a_trainer_follows_what_the_code_of_module_and_loss_reads(loss, change, mesh):
+    torch.manual_seed(0)
+    module = Leaky()
+    beside = copy.deepcopy(module)
+    trainer = partita.Trainer(partita.load(module, batches(1)[0], loss=loss), None, mesh, partita.optim.SGD(lr=0.1))
+    own = torch.optim.SGD(beside.parameters(), lr=0.1)
+    for step, (x, y) in enumerate(batches(4)):
+        for each in (module, beside):
+            change(step, each, loss)
+        # The mode of a trainer is that of its beginning.
+        module.train(step % 2 == 0)
+        value = loss(beside(x), y)
+        own.zero_grad()
+        value.backward()
+        own.step()
+        assert trainer.step((x, y)) == pytest.approx(value.item(), rel=1e-5)
+    WEIGHT["loss"] = 1.0
+    for name, value in beside.state_dict().items():
+        torch.testing.assert_close(trainer.state_dict()[name], value, rtol=2e-5, atol=2e-6)
 
 
 def test_a_model_without_tensors_of_pytorch_takes_no_optimizer_of_it(tmp_path):

@@ -2,7 +2,9 @@
 module does as the module itself would, or refuses it by name."""
 
 import copy
+import io
 import itertools
+import queue
 import random
 
 import numpy as np
@@ -33,10 +35,20 @@ class Drawing(nn.Module):
         return self.layer(x) * float(self.draw(self))
 
 
+def queued(*values):
+    made = queue.Queue()
+    for value in values:
+        made.put(value)
+    return made
+
+
 DRAWN = {
     "random": lambda: Drawing(lambda _: random.random()),
     "numpy.random": lambda: Drawing(lambda _: np.random.rand()),
     "own": lambda: Drawing(lambda m: m.own.random(), own=random.Random(0)),
+    "rising": lambda: Drawing(lambda m: next(m.rising), rising=(float(k) for k in range(9))),
+    "waiting": lambda: Drawing(lambda m: m.waiting.get(), waiting=queued(1.0, 2.0, 3.0)),
+    "text": lambda: Drawing(lambda m: float(m.text.readline()), text=io.StringIO("1\n2\n3\n")),
     "generator": lambda: Drawing(lambda m: m.generator.random(), generator=np.random.default_rng(0)),
     "counter": lambda: Drawing(lambda m: next(m.counter), counter=itertools.count(1)),
     "cycle": lambda: Drawing(lambda m: next(m.cycle), cycle=itertools.cycle([1, 2])),
@@ -192,3 +204,30 @@ def test_tensors_without_dense_memory_are_refused(given):
     with pytest.raises(partita.PartitaError) as refused:
         build(nn.Linear(8, 8))(given)
     assert refused.value.code == "E415"
+
+
+class Caching(nn.Module):
+    def __init__(self, change):
+        super().__init__()
+        self.a, self.change = nn.Linear(8, 8), change
+
+    def forward(self, x, cache):
+        y = self.a(x)
+        self.change(cache, y)
+        return y
+
+
+@pytest.mark.parametrize(
+    "cache, change",
+    [
+        ([], lambda cache, y: cache.append(y)),
+        ({}, lambda cache, y: cache.update(last=y)),
+        ({"count": 1}, lambda cache, y: cache.update(count=2)),
+        ([[1, 2]], lambda cache, y: cache[0].pop()),
+    ],
+)
+def test_a_container_of_the_caller_that_forward_changes_is_refused(cache, change):
+    module = Caching(change)
+    with pytest.raises(partita.PartitaError) as refused:
+        partita.Schedule(partita.load(module, (X, copy.deepcopy(cache))), "dp=1").build()(X, cache)
+    assert refused.value.code == "E396" and "arguments" in refused.value.message

@@ -50,6 +50,11 @@ pub trait LocalContext {
     fn global_result(&self, result: usize) -> &TensorType;
     /// The type this rank's shard of a result must have.
     fn local_result(&self, result: usize) -> TensorType;
+    /// Whether the local graph is that of a rank. A piece of a batch is sharded later: an op that would become its exchanges
+    /// with other ranks stays what it is.
+    fn is_of_rank(&self) -> bool {
+        true
+    }
     /// Whether any mesh axis is assigned to the factor.
     fn is_sharded(&self, factor: FactorId) -> bool;
     /// The offset of this rank's shard of an operand's dimension in the global tensor: an i64 scalar.

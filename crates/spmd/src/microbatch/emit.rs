@@ -313,6 +313,9 @@ impl PieceContext<'_> {
 }
 
 impl LocalContext for PieceContext<'_> {
+    fn is_of_rank(&self) -> bool {
+        false
+    }
     fn builder(&mut self) -> &mut GraphBuilder {
         self.builder
     }

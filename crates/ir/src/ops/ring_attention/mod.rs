@@ -186,8 +186,11 @@ impl Operation for RingAttention {
     }
 
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        let ring = Ring::of(context, &self.options)?;
         let operands = context.operands().to_vec();
+        if !context.is_of_rank() {
+            return context.builder().push(self.clone(), &operands);
+        }
+        let ring = Ring::of(context, &self.options)?;
         self.emit(context.builder(), &ring, &operands)
     }
 
@@ -259,8 +262,11 @@ impl Operation for RingAttentionGradient {
     }
 
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        let ring = Ring::of(context, &self.options)?;
         let operands = context.operands().to_vec();
+        if !context.is_of_rank() {
+            return context.builder().push(self.clone(), &operands);
+        }
+        let ring = Ring::of(context, &self.options)?;
         self.emit(context.builder(), &ring, &operands)
     }
 
