@@ -170,6 +170,23 @@ fn keys_and_values_travel_once_forward_and_gradients_home() {
     }
 }
 
+/// Each microbatch has a ring of its own: none gathers its keys.
+#[test]
+fn a_ring_stays_a_ring_in_microbatches() {
+    for (mesh, ranks) in [("cp=2", 2), ("cp=4", 4), ("tp=2,cp=2", 2)] {
+        let sent = |microbatches: usize| {
+            let set = gpt_with(mesh, 48, 1, &[RING, &format!("train.microbatches={microbatches}")]);
+            let counts = counts(&set, 0);
+            [&counts.forward, &counts.backward].map(|phase| {
+                assert_eq!(phase.of(CollectiveKind::AllGather).logical, 0, "{mesh}: {:?}", seen(phase));
+                phase.of(CollectiveKind::CollectivePermute).logical
+            })
+        };
+        assert_eq!(sent(1), [ranks - 1, 2 * ranks - 1], "{mesh}");
+        assert_eq!(sent(2), sent(1).map(|count| 2 * count), "{mesh}");
+    }
+}
+
 /// Keys travel as many shards as the window of their queries reaches, and their gradients go home directly.
 #[test]
 fn keys_travel_as_far_as_a_window_reaches() {
