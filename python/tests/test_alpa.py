@@ -608,6 +608,25 @@ def test_a_mean_over_the_rows_of_a_mask_waits_for_nobody(batch, devices, microba
     assert step.get_last_executable().verify(params, given)
 
 
+def test_verify_allows_a_gradient_that_is_rounding_alone(batch):
+    """A mean over the rows is taken away again, so that the bias has no influence."""
+    params = {"a": jnp.ones((16, 32)) / 16, "w": jnp.linspace(-1, 1, 256).reshape(32, 8), "b": jnp.full(8, 0.3)}
+
+    def step(params, batch):
+        def loss(params):
+            found = jnp.tanh(batch["x"] @ params["a"]) @ params["w"] + params["b"]
+            return ((found - found.mean(0)) ** 2 / (found.var(0) + 1.0)).mean()
+
+        value, grads = alpa.value_and_grad(loss)(params)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
+
+    planned = alpa.parallelize(step, method=alpa.DataParallel())
+    planned(params, batch)
+    report = planned.get_last_executable().verify(params, batch)
+    assert report, report
+    assert any(name == "grad.b" for name, _, _ in report.tensors)
+
+
 def test_assert_allclose_names_the_leaf():
     with pytest.raises(AssertionError, match=r"\['a'\]\[1\]"):
         alpa.testing.assert_allclose({"a": [1.0, 2.0]}, {"a": [1.0, 2.5]})
