@@ -53,9 +53,6 @@ def shapes():
     both("flip.default", [0, 2])
     both("roll.default", [1, -2], [0, 2])
     both("pad.default", [1, 2, -1, 0], "constant", NAN)
-    case("aten.pad.default", "edges", nasty(1, 2, 4), [1, 1], "replicate")
-    case("aten.pad.default", "mirrored", nasty(1, 2, 4), [1, 1], "reflect")
-    case("aten.pad.default", "around", nasty(1, 2, 4), [1, 1], "circular")
     both("constant_pad_nd.default", [1, 2], INF)
     both("pixel_shuffle.default", 2, shape=(1, 4, 2, 2))
     case("aten.slice_scatter.default", "f32", nasty(3, 4), nasty(3, 2, start=2), 1, 1, 3)
@@ -98,7 +95,7 @@ def indices():
     case("aten.embedding.default", "f32", w, i([[0, 3], [1, 0]]))
     case("aten.embedding.default", "padding", nasty(4, 3), i([[0, 3], [1, 0]]), 0)
     bags = (i([0, 3, 1, 0, 2]), i([0, 2, 2]))
-    for mode, how in ((0, "sum"), (1, "mean"), (2, "max")):
+    for mode, how in ((0, "sum"), (1, "mean")):
         case("aten.embedding_bag.default", how, plain(4, 3), *bags, False, mode, keep=1)
         case("aten.embedding_bag.padding_idx", how, plain(4, 3), *bags, False, mode, False, None, False, 0, keep=1)
         case("aten._embedding_bag.default", how, plain(4, 3), *bags, False, mode, keep=1)
@@ -152,7 +149,7 @@ def pools():
     case("aten.max_pool2d.default", "overlapping", square.clone(), [2, 2], [1, 1], [1, 1])
     case("aten.max_pool2d_with_indices.default", "f32", square, [2, 2], [2, 2], keep=1)
     case("aten.avg_pool1d.default", "f32", ties.clone(), [3], [2], [1])
-    case("aten.avg_pool2d.default", "f32", square.clone(), [2, 2], [1, 1], [1, 1], False, False)
+    case("aten.avg_pool2d.default", "f32", square.clone(), [2, 2], [1, 1], [1, 1], False, True)
     case("aten.adaptive_avg_pool1d.default", "f32", ties.clone(), [4])
     for op in ("adaptive_avg_pool2d", "_adaptive_avg_pool2d"):
         case(f"aten.{op}.default", "f32", square.clone(), [2, 2])
@@ -174,4 +171,18 @@ def recurrences():
         case(f"aten.{kind}_cell.default", "f32", plain(2, 4), state, *more, tolerance=1e-4)
 
 
-PARTS = (shapes, indices, products, convolutions, pools, recurrences)
+def others():
+    for op in ("dropout", "feature_dropout", "native_dropout"):
+        case(f"aten.{op}.default", "evaluation", nasty(2, 4), 0.5, False, keep=1)
+    half = torch.bfloat16
+    counts = t([3, 5], torch.int32)
+    case("aten._grouped_mm.default", "bf16", plain(5, 8, dtype=half), plain(2, 8, 16, dtype=half, start=2), counts)
+    case("aten.diagonal.default", "f32", nasty(3, 4), 1)
+    case("aten.unfold.default", "f32", nasty(3, 5), 1, 3, 1)
+    case("aten.im2col.default", "f32", nasty(1, 2, 3, 3), [2, 2], [1, 1], [1, 1], [1, 1])
+    bags = (i([0, 3, 1, 0, 2]), i([0, 2, 2]))
+    table = plain(4, 3)
+    case("aten._embedding_bag_forward_only.default", "sum", table, *bags, False, 0, keep=1, fixed=[table])
+
+
+PARTS = (shapes, indices, products, convolutions, pools, recurrences, others)

@@ -151,7 +151,7 @@ def record(case):
         "inputs": inputs,
         "arguments": arguments,
         "results": [[NAMES[r.dtype], list(r.shape), text(r)] for r in kept],
-        "more": len(results) - len(kept),
+        "unread": [[NAMES[r.dtype], list(r.shape)] for r in results[len(kept):]],
         "list": is_list,
         "followed": [at for at, result in enumerate(kept) if result.requires_grad],
         "gradients": {},
