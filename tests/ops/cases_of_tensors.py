@@ -5,7 +5,6 @@ from points import F16, F32, INF, NAN, case, i, nasty, plain, t
 
 
 
-
 def shapes():
     def both(op, *args, shape=(2, 3, 4), **kwargs):
         case(f"aten.{op}", "f32", nasty(*shape), *args, **kwargs)
@@ -120,7 +119,8 @@ def products():
     pair("dot.default", (3,), (3,))
     pair("outer.default", (2,), (3,))
     pair("bilinear.default", (2, 3), (2, 4), (5, 3, 4), (5,))
-    case("aten._trilinear.default", "f32", plain(2, 3), plain(5, 3, 4, start=1), plain(2, 4, start=2), [1, 3], [0], [1, 2], [2, 3])
+    a, b, c = plain(2, 3), plain(5, 3, 4, start=1), plain(2, 4, start=2)
+    case("aten._trilinear.default", "f32", a, b, c, [1, 3], [0], [1, 2], [2, 3])
     case("aten.einsum.default", "f32", "ij,jk->ik", [plain(2, 3), plain(3, 4, start=2)])
     case("aten.mm.default", "an empty sum", t([], F32, [2, 0]), t([], F32, [0, 3]))
     case("aten.linear.default", "no rows", t([], F32, [0, 3]), plain(4, 3), plain(4))

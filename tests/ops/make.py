@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Calls each op of the import table at points where gradients go wrong, and records what PyTorch computes.
 
-    OMP_NUM_THREADS=1 python3 make.py [FOLDER]      # cases.jsonl, beside this file unless FOLDER is given
+    OMP_NUM_THREADS=1 python3 make.py [FOLDER]      # writes cases.jsonl, beside this file unless FOLDER is given
 
 README.md has the format of a line. The calls are in `cases.py` and `cases_of_*.py`.
 """
@@ -165,6 +165,28 @@ def record(case):
     return line
 
 
+def shared(lines):
+    """The long texts that several cases have, and the cases with `@3` for the fourth of them."""
+    counts = {}
+
+    def each(value, change):
+        if isinstance(value, dict):
+            return {key: item if key in ("op", "name") else each(item, change) for key, item in value.items()}
+        if isinstance(value, list):
+            return [each(item, change) for item in value]
+        return change(value) if isinstance(value, str) and len(value) > 40 else value
+
+    def count(word):
+        counts[word] = counts.get(word, 0) + 1
+        return word
+
+    for line in lines:
+        each(line, count)
+    texts = [word for word, times in counts.items() if times > 1]
+    places = {word: f"@{at}" for at, word in enumerate(texts)}
+    return [{"texts": texts}] + [each(line, lambda word: places.get(word, word)) for line in lines]
+
+
 def main():
     import cases
 
@@ -176,12 +198,13 @@ def main():
             raise SystemExit(f"{case.op} `{case.name}` is there twice")
         seen.add((case.op, case.name))
         try:
-            lines.append(json.dumps(record(case), separators=(",", ":")))
+            lines.append(record(case))
         except Exception as error:
             failed.append(f"{case.op} `{case.name}`: {type(error).__name__}: {error}")
     if failed:
         raise SystemExit("\n".join(failed))
-    (folder / "cases.jsonl").write_text("\n".join(lines) + "\n")
+    words = [json.dumps(line, separators=(",", ":")) + "\n" for line in shared(lines)]
+    (folder / "cases.jsonl").write_text("".join(words))
     print(len(lines), "cases of", len({op for op, _ in seen}), "ops")
 
 

@@ -7,6 +7,8 @@ import torch
 INF, NAN = float("inf"), float("nan")
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 FLOATS = {"f32": F32, "f16": F16, "bf16": BF16}
+# bf16 has the range of f32 and rounds as f16 does: where many points are tried, these two are enough.
+TWO = {"f32": F32, "f16": F16}
 
 # Zeros, ordinary numbers, where functions saturate, the limits of each type.
 SMALL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, -3.0, 6.0]

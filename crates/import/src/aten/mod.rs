@@ -239,7 +239,7 @@ mod tests {
             let case: serde_json::Value = serde_json::from_str(line).expect("a case");
             case["op"].as_str().expect("an op").to_string()
         };
-        of_ops("cases.jsonl").lines().map(op).collect()
+        of_ops("cases.jsonl").lines().skip(1).map(op).collect()
     }
 
     #[test]

@@ -20,7 +20,7 @@ fn differences(case: &Case) -> Vec<String> {
     };
     let mut differing = Vec::new();
     for (at, &output) in programs.results.iter().enumerate() {
-        differing.extend(case.apart(&format!("result {at}"), &found[output], &case.result(at)));
+        differing.extend(case.apart(&format!("result {at}"), 1.0, &found[output], &case.result(at)));
     }
     let Some((backward, inputs)) = programs.backward else { return differing };
     let found = match evaluate(&backward, &inputs) {
@@ -28,7 +28,7 @@ fn differences(case: &Case) -> Vec<String> {
         Err(diagnostic) => return error("backward", diagnostic),
     };
     for (&at, found) in programs.trained.iter().zip(&found) {
-        differing.extend(case.apart(&format!("gradient of x{at}"), found, &case.gradient(at)));
+        differing.extend(case.apart(&format!("gradient of x{at}"), 1.0, found, &case.gradient(at)));
     }
     differing
 }

@@ -22,7 +22,12 @@ pub struct Case(Value);
 pub fn cases() -> Vec<Case> {
     let text = std::fs::read_to_string(folder().join("cases.jsonl")).expect("recorded cases");
     let only = std::env::var("PARTITA_POINTS").unwrap_or_default();
-    let all = text.lines().map(|line| Case(serde_json::from_str(line).expect("a case")));
+    let mut lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a line of JSON"));
+    let shared = lines.next().expect("the texts of several cases")["texts"].clone();
+    let all = lines.map(|mut case| {
+        put_back(&mut case, &shared);
+        Case(case)
+    });
     all.filter(|case| case.op().contains(&only) || case.name().contains(&only)).collect()
 }
 
@@ -64,9 +69,10 @@ impl Case {
         literal(&json!([dtype, shape, self.0["gradients"][format!("x{at}")]]))
     }
 
-    /// Where two tensors differ. Not a number and the infinities have to be in the same places.
-    pub fn apart(&self, what: &str, found: &Literal, expected: &Literal) -> Option<String> {
-        apart(&self.0, what, found, expected)
+    /// Where two tensors differ by more than `slack` times what the case allows. Not a number and the infinities have to
+    /// be in the same places.
+    pub fn apart(&self, what: &str, slack: f64, found: &Literal, expected: &Literal) -> Option<String> {
+        apart(&self.0, what, slack, found, expected)
     }
 
     pub fn programs(&self) -> Result<Programs> {
@@ -101,6 +107,20 @@ impl Case {
             }
         };
         Ok(Programs { forward, inputs, results, backward, trained })
+    }
+}
+
+/// Puts the texts that several cases share, `@3` for the fourth, where they belong.
+fn put_back(value: &mut Value, shared: &Value) {
+    match value {
+        Value::String(word) => {
+            if let Some(at) = word.strip_prefix('@') {
+                *value = shared[at.parse::<usize>().expect("a number")].clone();
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| put_back(item, shared)),
+        Value::Object(items) => items.values_mut().for_each(|item| put_back(item, shared)),
+        _ => {}
     }
 }
 
@@ -195,11 +215,11 @@ fn tolerance(case: &Value, dtype: DType) -> f64 {
 }
 
 /// Where two tensors differ. Not a number and the infinities have to be where PyTorch has them.
-fn apart(case: &Value, what: &str, found: &Literal, expected: &Literal) -> Option<String> {
+fn apart(case: &Value, what: &str, slack: f64, found: &Literal, expected: &Literal) -> Option<String> {
     if found.ty != expected.ty {
         return Some(format!("{what} is {}, not {}", found.ty, expected.ty));
     }
-    let most = tolerance(case, expected.ty.dtype);
+    let most = slack * tolerance(case, expected.ty.dtype);
     let least = if matches!(expected.ty.dtype, DType::F16 | DType::BF16) { 1.0 } else { 1e-2 };
     let differ = |(&a, &b): (&f64, &f64)| {
         !(a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= most * b.abs().max(least))
