@@ -129,10 +129,24 @@ def activations():
         case("aten._prelu_kernel.default", name, x, t([0.25], dtype).expand(len(x)).contiguous())
 
 
+def composed():
+    unit = [0.0, -0.0, 0.5, -0.5, 0.75, 1.0, -1.0, 1.5, 1e-3, -0.25, INF, -INF, NAN]
+    for name, dtype in TWO.items():
+        x = points(dtype)
+        for op in ("exp2", "sinh", "cosh", "atan"):
+            case(f"aten.{op}.default", name, x)
+        for op in ("asin", "acos"):
+            case(f"aten.{op}.default", name, t(unit, dtype))
+        case("aten.logaddexp.default", name, *pairs(dtype))
+        case("aten.xlogy.Tensor", name, *pairs(dtype))
+        case("aten.nan_to_num.default", name, x)
+        case("aten.nan_to_num.default", f"others {name}", x, 1.0, 2.0, -3.0)
+
+
 def all_cases():
     import cases_of_rows
     import cases_of_tensors
 
-    for part in (elementwise, limits, activations, *cases_of_rows.PARTS, *cases_of_tensors.PARTS):
+    for part in (elementwise, limits, activations, composed, *cases_of_rows.PARTS, *cases_of_tensors.PARTS):
         part()
     return CASES

@@ -10,6 +10,7 @@ mod arithmetic;
 mod attention;
 mod collective;
 mod compare;
+mod composed;
 mod contract;
 mod convolution;
 mod create;
@@ -42,6 +43,7 @@ const FAMILIES: &[Rows] = &[
     attention::ROWS,
     collective::ROWS,
     compare::ROWS,
+    composed::ROWS,
     contract::ROWS,
     convolution::ROWS,
     create::ROWS,
