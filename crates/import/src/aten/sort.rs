@@ -6,7 +6,7 @@ use super::reduce::position_along;
 use super::{Rows, one};
 use crate::pt2::call::{Call, Out, Outs};
 use partita_base::{DType, Result};
-use partita_ir::ops::{BinaryKind, Compare, Direction, Sort};
+use partita_ir::ops::{BinaryKind, Compare, CompareType, Direction, Sort};
 use partita_ir::{GraphBuilder, Role, TensorType, ValueId};
 use partita_mesh::Combiner;
 
@@ -41,15 +41,22 @@ fn order_of(call: &mut Call, x: ValueId, dim: usize, descending: bool) -> Result
     scalar("index_of_a", DType::I64);
     scalar("index_of_b", DType::I64);
     let direction = if descending { Direction::Gt } else { Direction::Lt };
-    let mut before = comparator.push1(Compare { direction, compare_type: None }, &[a, b])?;
-    if ty.dtype.is_float() {
-        // What is not a number is larger than all numbers: last in ascending order, first in descending order.
-        let (most, least) = if descending { (a, b) } else { (b, a) };
-        let is_none = comparator.compare(Direction::Ne, most, most)?;
-        let is_number = comparator.compare(Direction::Eq, least, least)?;
-        let beside = comparator.binary(BinaryKind::And, is_none, is_number)?;
-        before = comparator.binary(BinaryKind::Or, before, beside)?;
-    }
+    let before = if ty.dtype.is_float() {
+        // In the total order of keys: both zeros are one, and what is not a number is larger than all numbers, so it is
+        // last in ascending order and first in descending order.
+        let zero = comparator.scalar(ty.dtype, 0.0);
+        let none = comparator.scalar(ty.dtype, f64::NAN);
+        let mut keys = Vec::with_capacity(2);
+        for x in [a, b] {
+            let is_zero = comparator.compare(Direction::Eq, x, zero)?;
+            let key = comparator.select(is_zero, zero, x)?;
+            let is_none = comparator.compare(Direction::Ne, x, x)?;
+            keys.push(comparator.select(is_none, none, key)?);
+        }
+        comparator.push1(Compare { direction, compare_type: Some(CompareType::TotalOrder) }, &keys)?
+    } else {
+        comparator.push1(Compare { direction, compare_type: None }, &[a, b])?
+    };
     let sort = Sort { dim, is_stable: true, comparator: Box::new(comparator.finish(vec![before])) };
     let keys = call.b().stop_gradient(x)?;
     Ok(call.b().push(sort, &[keys, index])?[1])
