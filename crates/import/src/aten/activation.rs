@@ -1,12 +1,11 @@
 //! Activations, softmax and dropout.
 
-use super::compare::within;
-use super::{Rows, convert, one, operand};
+use super::{Rows, convert, one, operand, wide};
 use crate::pt2::call::{Call, Out, Outs};
 use partita_base::{DType, Result};
 use partita_ir::composite::Template;
 use partita_ir::composites::{GELU, LOG_SOFTMAX, SILU, SOFTMAX};
-use partita_ir::ops::{Direction, UnaryKind};
+use partita_ir::ops::{BinaryKind, Direction, UnaryKind};
 use partita_ir::{Attribute, ValueId};
 
 pub const ROWS: Rows = &[
@@ -15,6 +14,7 @@ pub const ROWS: Rows = &[
     ("aten.leaky_relu.default", leaky_relu),
     ("aten.elu.default", elu),
     ("aten.selu.default", selu),
+    ("aten.celu.default", celu),
     ("aten.softplus.default", |c| softplus_of_self(c)),
     ("aten.log_sigmoid.default", log_sigmoid),
     ("aten.log_sigmoid_forward.default", log_sigmoid),
@@ -36,6 +36,12 @@ pub const ROWS: Rows = &[
 fn input(call: &mut Call) -> Result<ValueId> {
     let dtype = call.result_dtype(0)?;
     operand(call, "self", dtype)
+}
+
+/// `self` in the type of sums, since a step of a formula may overflow f16, and the type of the result.
+fn wide_input(call: &mut Call) -> Result<(ValueId, DType)> {
+    let dtype = call.result_dtype(0)?;
+    Ok((operand(call, "self", wide(dtype))?, dtype))
 }
 
 fn gelu(call: &mut Call) -> Outs {
@@ -69,37 +75,50 @@ fn prelu(call: &mut Call) -> Outs {
     let (shape, own) = (call.shape(x), call.shape(weight));
     // One slope for each channel, dimension 1.
     let mut spread = vec![1; shape.len()];
-    if own.len() == 1 && shape.len() > 1 {
-        spread[1] = own[0];
+    if own.len() == 1 && !shape.is_empty() {
+        spread[usize::from(shape.len() > 1)] = own[0];
     }
     let weight = if own.len() == 1 { call.b().reshape(weight, &spread)? } else { weight };
     let weight = call.spread(weight, &shape)?;
-    let scaled = call.b().multiply(x, weight)?;
-    one(positive_or(call, x, scaled)?)
+    // A product that is not taken must not be infinite: its gradient would be no number.
+    let zero = call.b().full_like(x, 0.0)?;
+    let is_positive = call.b().compare(Direction::Gt, x, zero)?;
+    let low = call.b().select(is_positive, zero, x)?;
+    let scaled = call.b().multiply(low, weight)?;
+    one(call.b().select(is_positive, x, scaled)?)
 }
 
-fn elu_of(call: &mut Call, x: ValueId, alpha: f64, scale: f64, input_scale: f64) -> Result<ValueId> {
+/// `x > 0 ? scale x : alpha scale (exp(input_scale x) - 1)`. The slope at 0 is that of the exponential.
+fn elu_of(call: &mut Call, alpha: f64, scale: f64, input_scale: f64) -> Outs {
+    let (x, dtype) = wide_input(call)?;
+    let zero = call.b().full_like(x, 0.0)?;
+    let is_low = call.b().compare(Direction::Le, x, zero)?;
     // Limited first: the branch that is not taken must not overflow, for its gradient is multiplied by 0.
-    let low = within(call, x, None, Some(0.0))?;
+    let low = call.b().select(is_low, x, zero)?;
     let scaled = call.b().scale(low, input_scale)?;
     let grown = call.b().unary(UnaryKind::ExponentialMinusOne, scaled)?;
     let below = call.b().scale(grown, alpha * scale)?;
     let above = call.b().scale(x, scale)?;
-    let zero = call.b().full_like(x, 0.0)?;
-    let is_positive = call.b().compare(Direction::Gt, x, zero)?;
-    call.b().select(is_positive, above, below)
+    let y = call.b().select(is_low, below, above)?;
+    one(convert(call, y, dtype)?)
 }
 
 fn elu(call: &mut Call) -> Outs {
-    let x = input(call)?;
     let (alpha, scale) = (call.float("alpha", 1.0)?, call.float("scale", 1.0)?);
     let input_scale = call.float("input_scale", 1.0)?;
-    one(elu_of(call, x, alpha, scale, input_scale)?)
+    elu_of(call, alpha, scale, input_scale)
 }
 
 fn selu(call: &mut Call) -> Outs {
-    let x = input(call)?;
-    one(elu_of(call, x, 1.6732632423543772, 1.0507009873554805, 1.0)?)
+    elu_of(call, 1.6732632423543772, 1.0507009873554805, 1.0)
+}
+
+fn celu(call: &mut Call) -> Outs {
+    let alpha = call.float("alpha", 1.0)?;
+    if alpha == 0.0 {
+        return Err(call.unsupported("`alpha` other than 0", "0"));
+    }
+    elu_of(call, alpha, 1.0, 1.0 / alpha)
 }
 
 /// `log(1 + exp(beta x)) / beta`, the identity above a threshold.
@@ -116,32 +135,54 @@ pub(super) fn softplus(call: &mut Call, x: ValueId, beta: f64, threshold: f64) -
 }
 
 fn softplus_of_self(call: &mut Call) -> Outs {
-    let x = input(call)?;
+    let (x, dtype) = wide_input(call)?;
     let (beta, threshold) = (call.float("beta", 1.0)?, call.float("threshold", 20.0)?);
-    one(softplus(call, x, beta, threshold)?)
+    let y = softplus(call, x, beta, threshold)?;
+    one(convert(call, y, dtype)?)
 }
 
+/// `min(x, 0) - log(1 + exp(-|x|))`
 fn log_sigmoid(call: &mut Call) -> Outs {
-    let x = input(call)?;
+    let (x, dtype) = wide_input(call)?;
+    let y = log_sigmoid_of(call, x)?;
+    one(convert(call, y, dtype)?)
+}
+
+pub(super) fn log_sigmoid_of(call: &mut Call, x: ValueId) -> Result<ValueId> {
     let negative = call.b().negate(x)?;
     let plus = softplus(call, negative, 1.0, 20.0)?;
-    one(call.b().negate(plus)?)
+    call.b().negate(plus)
 }
 
 fn mish(call: &mut Call) -> Outs {
-    let x = input(call)?;
+    let (x, dtype) = wide_input(call)?;
     let plus = softplus(call, x, 1.0, 20.0)?;
     let tanh = call.b().unary(UnaryKind::Tanh, plus)?;
-    one(call.b().multiply(x, tanh)?)
+    let y = call.b().multiply(x, tanh)?;
+    one(convert(call, y, dtype)?)
 }
 
-/// `clamp(x + 3, 0, 6) / 6`, times `x` if `gated`.
+/// `clamp(x + 3, 0, 6) / 6`, times `x` if `gated`. The gradient of what is not a number is 0, or that of `x` if gated.
 fn hard(call: &mut Call, gated: bool) -> Outs {
-    let x = input(call)?;
-    let moved = call.b().offset(x, 3.0)?;
-    let gate = within(call, moved, Some(0.0), Some(6.0))?;
-    let gate = call.b().scale(gate, 1.0 / 6.0)?;
-    one(if gated { call.b().multiply(x, gate)? } else { gate })
+    let (x, dtype) = wide_input(call)?;
+    let (low, high) = (call.b().full_like(x, -3.0)?, call.b().full_like(x, 3.0)?);
+    let (zero, whole) = (call.b().full_like(x, 0.0)?, call.b().full_like(x, 1.0)?);
+    let is_low = call.b().compare(Direction::Le, x, low)?;
+    let (above, below) =
+        (call.b().compare(Direction::Gt, x, low)?, call.b().compare(Direction::Lt, x, high)?);
+    let is_between = call.b().binary(BinaryKind::And, above, below)?;
+    let safe = call.b().select(is_between, x, zero)?;
+    let moved = call.b().offset(safe, 3.0)?;
+    let gate = call.b().scale(moved, 1.0 / 6.0)?;
+    // Beyond, what is not a number stays none: 0 times -inf is, too.
+    let fixed = call.b().stop_gradient(x)?;
+    let (inner, bottom, top) = match gated {
+        true => (call.b().multiply(safe, gate)?, call.b().scale(fixed, 0.0)?, x),
+        false => (gate, zero, call.b().minimum(fixed, whole)?),
+    };
+    let outer = call.b().select(is_low, bottom, top)?;
+    let y = call.b().select(is_between, inner, outer)?;
+    one(convert(call, y, dtype)?)
 }
 
 fn glu(call: &mut Call) -> Outs {

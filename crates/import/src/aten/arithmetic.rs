@@ -2,7 +2,7 @@
 //!
 //! Operands are converted to the type of the result, as ATen promotes them.
 
-use super::{Rows, broadcast_pair, constant, convert, one, operand, operands, promoted};
+use super::{Rows, broadcast_pair, constant, convert, one, operand, operands, promoted, wide};
 use crate::pt2::call::{Call, Outs, Scalar};
 use partita_base::{DType, Result};
 use partita_ir::ValueId;
@@ -28,8 +28,8 @@ pub const ROWS: Rows = &[
     ("aten.erfc.default", |c| unary(c, UnaryKind::Erfc)),
     ("aten.erfinv.default", |c| unary(c, UnaryKind::ErfInv)),
     ("aten.square.default", |c| unary(c, UnaryKind::Square)),
-    ("aten.sign.default", |c| unary(c, UnaryKind::Sign)),
-    ("aten.sgn.default", |c| unary(c, UnaryKind::Sign)),
+    ("aten.sign.default", sign),
+    ("aten.sgn.default", sign),
     ("aten.floor.default", |c| rounded(c, UnaryKind::Floor)),
     ("aten.ceil.default", |c| rounded(c, UnaryKind::Ceil)),
     ("aten.round.default", |c| rounded(c, UnaryKind::RoundNearestEven)),
@@ -87,6 +87,19 @@ fn unary(call: &mut Call, kind: UnaryKind) -> Outs {
     let dtype = call.result_dtype(0)?;
     let x = operand(call, "self", dtype)?;
     one(call.b().unary(kind, x)?)
+}
+
+/// The sign; 0 of what is not a number.
+fn sign(call: &mut Call) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let x = operand(call, "self", dtype)?;
+    let sign = call.b().unary(UnaryKind::Sign, x)?;
+    if !dtype.is_float() {
+        return one(sign);
+    }
+    let is_number = call.b().compare(Direction::Eq, x, x)?;
+    let zero = call.b().full_like(x, 0.0)?;
+    one(call.b().select(is_number, sign, zero)?)
 }
 
 /// A rounding function: integers are themselves, floats have the gradient 0.
@@ -176,10 +189,10 @@ fn must_move(call: &mut Call, rest: ValueId, divisor: ValueId) -> Result<ValueId
 fn divide_floor(call: &mut Call) -> Outs {
     let dtype = call.result_dtype(0)?;
     let [a, b] = operands(call, ["self", "other"], dtype)?;
-    let ratio = call.b().divide(a, b)?;
     if dtype.is_float() {
-        return one(call.b().unary(UnaryKind::Floor, ratio)?);
+        return one(floor_of_ratio(call, a, b)?);
     }
+    let ratio = call.b().divide(a, b)?;
     if dtype.is_unsigned_integer() {
         return one(ratio);
     }
@@ -188,6 +201,24 @@ fn divide_floor(call: &mut Call) -> Outs {
     let moves = must_move(call, rest, b)?;
     let lower = call.b().offset(ratio, -1.0)?;
     one(call.b().select(moves, lower, ratio)?)
+}
+
+/// `floor(a / b)` by the remainder, as Python and PyTorch have it: without the rounding of `a / b`, so 1 // 0.1 is 9.
+/// Without a gradient.
+fn floor_of_ratio(call: &mut Call, a: ValueId, b: ValueId) -> Result<ValueId> {
+    let (a, b) = (call.b().stop_gradient(a)?, call.b().stop_gradient(b)?);
+    let rest = call.b().binary(BinaryKind::Remainder, a, b)?;
+    let whole = call.b().subtract(a, rest)?;
+    let ratio = call.b().divide(whole, b)?;
+    let moves = must_move(call, rest, b)?;
+    let lower = call.b().offset(ratio, -1.0)?;
+    let ratio = call.b().select(moves, lower, ratio)?;
+    // A whole number but for the rounding of the division.
+    let nearest = call.b().unary(UnaryKind::RoundNearestEven, ratio)?;
+    let zero = call.b().full_like(b, 0.0)?;
+    let is_zero = call.b().compare(Direction::Eq, b, zero)?;
+    let plain = call.b().divide(a, b)?;
+    call.b().select(is_zero, plain, nearest)
 }
 
 /// The remainder with the sign of the divisor, as in Python.
@@ -234,16 +265,17 @@ fn power_of_number(call: &mut Call) -> Outs {
     power(call)
 }
 
-/// `self + value * tensor1 * tensor2`, or divided.
+/// `self + value * tensor1 * tensor2`, or divided, from left to right as in ATen.
 fn add_scaled(call: &mut Call, kind: BinaryKind) -> Outs {
     let dtype = call.result_dtype(0)?;
-    let [a, b] = operands(call, ["tensor1", "tensor2"], dtype)?;
-    let product = call.b().binary(kind, a, b)?;
+    let [a, b] = operands(call, ["tensor1", "tensor2"], wide(dtype))?;
     let value = call.scalar("value")?.unwrap_or(Scalar::Int(1));
-    let product = if value.as_f64() == 1.0 { product } else { call.b().scale(product, value.as_f64())? };
-    let x = operand(call, "self", dtype)?;
+    let a = if value.as_f64() == 1.0 { a } else { call.b().scale(a, value.as_f64())? };
+    let product = call.b().binary(kind, a, b)?;
+    let x = operand(call, "self", wide(dtype))?;
     let [x, product] = broadcast_pair(call, x, product)?;
-    one(call.b().add(x, product)?)
+    let y = call.b().add(x, product)?;
+    one(convert(call, y, dtype)?)
 }
 
 /// The differences of neighbours along a dimension; of booleans, whether they differ.
@@ -271,16 +303,41 @@ fn differences(call: &mut Call) -> Outs {
     })
 }
 
-/// `self + weight (end - self)`
+/// `self + weight (end - self)`, or counted from `end` for weights from one half, as in ATen.
 fn interpolate(call: &mut Call) -> Outs {
     let dtype = call.result_dtype(0)?;
-    let [start, end] = operands(call, ["self", "end"], dtype)?;
+    let [start, end] = operands(call, ["self", "end"], wide(dtype))?;
     let difference = call.b().subtract(end, start)?;
-    let weight = operand(call, "weight", dtype)?;
+    let weight = operand(call, "weight", wide(dtype))?;
     let [weight, difference] = broadcast_pair(call, weight, difference)?;
-    let step = call.b().multiply(weight, difference)?;
-    let [start, step] = broadcast_pair(call, start, step)?;
-    one(call.b().add(start, step)?)
+    let [start, end] = [broadcast_pair(call, start, weight)?[0], broadcast_pair(call, end, weight)?[0]];
+    let early = |call: &mut Call, weight: ValueId| -> Result<ValueId> {
+        let step = call.b().multiply(weight, difference)?;
+        call.b().add(start, step)
+    };
+    let late = |call: &mut Call, weight: ValueId| -> Result<ValueId> {
+        let ones = call.b().full_like(weight, 1.0)?;
+        let rest = call.b().subtract(ones, weight)?;
+        let step = call.b().multiply(difference, rest)?;
+        call.b().subtract(end, step)
+    };
+    let y = if !call.is_tensor("weight") {
+        match call.number("weight")?.as_f64().abs() < 0.5 {
+            true => early(call, weight)?,
+            false => late(call, weight)?,
+        }
+    } else {
+        // The formula that is not taken gets a weight without a gradient: its own would be no number beside an infinity.
+        let size = call.b().unary(UnaryKind::Abs, weight)?;
+        let half = call.b().full_like(weight, 0.5)?;
+        let is_early = call.b().compare(Direction::Lt, size, half)?;
+        let (zero, ones) = (call.b().full_like(weight, 0.0)?, call.b().full_like(weight, 1.0)?);
+        let (low, high) =
+            (call.b().select(is_early, weight, zero)?, call.b().select(is_early, ones, weight)?);
+        let (low, high) = (early(call, low)?, late(call, high)?);
+        call.b().select(is_early, low, high)?
+    };
+    one(convert(call, y, dtype)?)
 }
 
 /// Both operands in their promoted type, broadcast to one shape.

@@ -7,7 +7,8 @@ use crate::pt2::call::{Call, Out, Outs};
 use partita_base::{DType, Result};
 use partita_ir::composites::{ATTENTION, SOFTMAX};
 use partita_ir::ops::{BinaryKind, Direction};
-use partita_ir::{Attribute, TensorType, ValueId};
+use partita_ir::{Attribute, Literal, TensorType, ValueId};
+use partita_mesh::Combiner;
 
 pub const ROWS: Rows = &[
     ("aten.scaled_dot_product_attention.default", attention),
@@ -134,10 +135,13 @@ fn written_out(
     let shape = call.shape(scores);
     let dtype = call.ty(scores).dtype;
     let causal = if is_causal { Some(causal_mask(call, s, t)?) } else { None };
+    // The mask of a causal query leaves its first key; another may hide all keys.
+    let may_be_empty =
+        mask.is_some_and(|mask| is_causal || !call.known(mask).is_some_and(|mask| leaves_keys(&mask)));
     for mask in [mask, causal].into_iter().flatten() {
         scores = if call.ty(mask).dtype == DType::Bool {
             let mask = call.spread(mask, &shape)?;
-            let floor = call.b().full_like(scores, if dtype == DType::F16 { -6e4 } else { -1e30 })?;
+            let floor = call.b().full_like(scores, f64::NEG_INFINITY)?;
             call.b().select(mask, scores, floor)?
         } else {
             let mask = convert(call, mask, dtype)?;
@@ -145,9 +149,32 @@ fn written_out(
             call.b().add(scores, mask)?
         };
     }
-    let weights = along(call, &SOFTMAX, scores, rank - 1)?;
+    let mut weights;
+    if may_be_empty {
+        // A query without keys has the weights 0.
+        let fixed = call.b().stop_gradient(scores)?;
+        let most = call.b().reduce(Combiner::Max, fixed, &[rank - 1])?;
+        let least = call.b().full_like(most, f64::NEG_INFINITY)?;
+        let is_empty = call.b().compare(Direction::Eq, most, least)?;
+        let rows: Vec<usize> = (0..rank - 1).collect();
+        let is_empty = call.b().broadcast_in_dim(is_empty, &shape, &rows)?;
+        let zero = call.b().full_like(scores, 0.0)?;
+        let scores = call.b().select(is_empty, zero, scores)?;
+        weights = along(call, &SOFTMAX, scores, rank - 1)?;
+        weights = call.b().select(is_empty, zero, weights)?;
+    } else {
+        weights = along(call, &SOFTMAX, scores, rank - 1)?;
+    }
     let weights = dropped(call, weights, rate, true)?;
     matmul(call, weights, v)
+}
+
+/// Whether a mask leaves each query a key.
+fn leaves_keys(mask: &Literal) -> bool {
+    let keys = mask.ty.shape.last().copied().unwrap_or(1).max(1);
+    let is_open =
+        |&key: &f64| if mask.ty.dtype == DType::Bool { key != 0.0 } else { key > f64::NEG_INFINITY };
+    mask.to_f64().chunks(keys).all(|row| row.iter().any(is_open))
 }
 
 /// Each head of `x[.., g, t, d]` repeated, so that there are `heads`.

@@ -43,6 +43,9 @@ pub const ROWS: Rows = &[
     ("aten.hardtanh.default", hardtanh),
     ("aten.relu.default", |c| between(c, Some(0.0), None)),
     ("aten.relu6.default", |c| between(c, Some(0.0), Some(6.0))),
+    ("aten.threshold.default", threshold),
+    ("aten.hardshrink.default", |c| shrink(c, false)),
+    ("aten.softshrink.default", |c| shrink(c, true)),
 ];
 
 fn compare(call: &mut Call, direction: Direction) -> Outs {
@@ -108,24 +111,35 @@ fn masked_fill(call: &mut Call) -> Outs {
     one(select(call, mask, value, x)?)
 }
 
-/// Limits by arguments, numbers or tensors; elements at a limit keep their gradient.
+/// Limits by arguments, numbers or tensors. What is not a number, a limit included, has such a result.
 fn limit(call: &mut Call, low: Option<&str>, high: Option<&str>) -> Outs {
     let dtype = call.result_dtype(0)?;
-    let mut x = operand(call, "self", dtype)?;
-    for (name, direction) in [(low, Direction::Lt), (high, Direction::Gt)] {
-        if let Some(name) = name.filter(|name| call.has(name)) {
-            let bound = operand(call, name, dtype)?;
-            x = limited(call, x, bound, direction)?;
+    let x = operand(call, "self", dtype)?;
+    let sides = [(low, BinaryKind::Maximum, Direction::Gt), (high, BinaryKind::Minimum, Direction::Lt)];
+    let given: Vec<_> = sides
+        .into_iter()
+        .filter_map(|(name, kind, inside)| Some((name.filter(|name| call.has(name))?, kind, inside)))
+        .collect();
+    // Numbers have no gradient, and elements at one have none either. With tensors, both share it.
+    let by_numbers = dtype.is_float() && !given.iter().any(|(name, _, _)| call.is_tensor(name));
+    let mut limited = if by_numbers { call.b().stop_gradient(x)? } else { x };
+    let mut within = None;
+    for (name, kind, inside) in given {
+        let bound = operand(call, name, dtype)?;
+        let [a, bound] = broadcast_pair(call, limited, bound)?;
+        limited = call.b().binary(kind, a, bound)?;
+        if by_numbers {
+            let is_inside = call.b().compare(inside, x, bound)?;
+            within = Some(match within {
+                None => is_inside,
+                Some(within) => call.b().binary(BinaryKind::And, within, is_inside)?,
+            });
         }
     }
-    one(x)
-}
-
-/// `x` where `x < bound` (or `x > bound`) replaced by the bound.
-fn limited(call: &mut Call, x: ValueId, bound: ValueId, direction: Direction) -> Result<ValueId> {
-    let [x, bound] = broadcast_pair(call, x, bound)?;
-    let beyond = call.b().compare(direction, x, bound)?;
-    call.b().select(beyond, bound, x)
+    one(match within {
+        Some(within) => call.b().select(within, x, limited)?,
+        None => limited,
+    })
 }
 
 fn hardtanh(call: &mut Call) -> Outs {
@@ -133,7 +147,7 @@ fn hardtanh(call: &mut Call) -> Outs {
     between(call, Some(low), Some(high))
 }
 
-/// Limits by numbers; elements at a limit have the gradient 0.
+/// Limits by numbers; elements at a limit have the gradient 0, and what is not a number passes.
 fn between(call: &mut Call, low: Option<f64>, high: Option<f64>) -> Outs {
     let dtype = call.result_dtype(0)?;
     let x = operand(call, "self", dtype)?;
@@ -155,4 +169,35 @@ pub(super) fn within(call: &mut Call, x: ValueId, low: Option<f64>, high: Option
         }
     }
     Ok(limited)
+}
+
+/// `x > threshold ? x : value`; what is not a number passes.
+fn threshold(call: &mut Call) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let x = operand(call, "self", dtype)?;
+    let limit = operand(call, "threshold", dtype)?;
+    let value = operand(call, "value", dtype)?;
+    let [x, limit] = broadcast_pair(call, x, limit)?;
+    let is_low = call.b().compare(Direction::Le, x, limit)?;
+    one(select(call, is_low, value, x)?)
+}
+
+/// 0 within a distance of 0, the identity beyond, or moved toward 0 by that distance if `soft`.
+fn shrink(call: &mut Call, soft: bool) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let x = operand(call, "self", dtype)?;
+    let width = call.float("lambd", 0.5)?;
+    let mut y = x;
+    if soft {
+        let (low, high) = (call.b().offset(x, width)?, call.b().offset(x, -width)?);
+        let zero = call.b().full_like(x, 0.0)?;
+        let is_low = call.b().compare(Direction::Lt, x, zero)?;
+        y = call.b().select(is_low, low, high)?;
+    }
+    let (low, high) = (call.b().full_like(x, -width)?, call.b().full_like(x, width)?);
+    let (above, below) =
+        (call.b().compare(Direction::Ge, x, low)?, call.b().compare(Direction::Le, x, high)?);
+    let is_small = call.b().binary(BinaryKind::And, above, below)?;
+    let zero = call.b().full_like(x, 0.0)?;
+    one(call.b().select(is_small, zero, y)?)
 }

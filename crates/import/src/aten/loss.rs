@@ -1,7 +1,6 @@
 //! Losses. Means divide by counts over the whole batch, so that they do not depend on its split.
 
 use super::activation::{along, softplus};
-use super::compare::within;
 use super::{Rows, broadcast_pair, convert, one, operand, operands, wide};
 use crate::pt2::call::{Call, Out, Outs};
 use partita_base::{DType, Result};
@@ -59,18 +58,24 @@ fn l1_loss(call: &mut Call) -> Outs {
 fn huber(call: &mut Call, width: &str, smooth: bool) -> Outs {
     let ([x, y], dtype) = pair(call)?;
     let width = call.float(width, 1.0)?;
+    if width == 0.0 && smooth {
+        return l1_loss(call);
+    }
     if width <= 0.0 {
         return Err(call.unsupported("a width above 0", width.to_string()));
     }
     let difference = call.b().subtract(x, y)?;
     let size = call.b().unary(UnaryKind::Abs, difference)?;
-    let square = call.b().multiply(difference, difference)?;
+    let limit = call.b().full_like(size, width)?;
+    let is_outer = call.b().compare(Direction::Ge, size, limit)?;
+    // The square that is not taken must not be infinite: its gradient would be no number.
+    let zero = call.b().full_like(size, 0.0)?;
+    let near = call.b().select(is_outer, zero, difference)?;
+    let square = call.b().multiply(near, near)?;
     let inner = call.b().scale(square, 0.5)?;
     let outer = call.b().offset(size, -0.5 * width)?;
     let outer = call.b().scale(outer, width)?;
-    let limit = call.b().full_like(size, width)?;
-    let is_inner = call.b().compare(Direction::Lt, size, limit)?;
-    let mut losses = call.b().select(is_inner, inner, outer)?;
+    let mut losses = call.b().select(is_outer, outer, inner)?;
     if smooth {
         losses = call.b().scale(losses, 1.0 / width)?;
     }
@@ -88,15 +93,19 @@ fn weighted(call: &mut Call, losses: ValueId) -> Result<ValueId> {
     call.b().multiply(losses, weight)
 }
 
-/// `-(y log(x) + (1 - y) log(1 - x))`, logarithms at least -100 as in PyTorch.
+/// `-(y log(x) + (1 - y) log(1 - x))`, logarithms at least -100 as in PyTorch. The slope is PyTorch's too: that of
+/// the loss without limits, `(x - y) / (x (1 - x))`, whose denominator is at least 1e-12. So a saturated probability
+/// is still pushed away.
 fn binary_cross_entropy(call: &mut Call) -> Outs {
     let ([x, y], dtype) = pair(call)?;
+    let fixed = call.b().stop_gradient(x)?;
     let ones = call.b().full_like(x, 1.0)?;
-    let (rest_x, rest_y) = (call.b().subtract(ones, x)?, call.b().subtract(ones, y)?);
+    let (rest_x, rest_y) = (call.b().subtract(ones, fixed)?, call.b().subtract(ones, y)?);
+    let least = call.b().full_like(x, -100.0)?;
     let mut sum = None;
-    for (probability, weight) in [(x, y), (rest_x, rest_y)] {
+    for (probability, weight) in [(fixed, y), (rest_x, rest_y)] {
         let log = call.b().unary(UnaryKind::Log, probability)?;
-        let log = within(call, log, Some(-100.0), None)?;
+        let log = call.b().maximum(log, least)?;
         let term = call.b().multiply(weight, log)?;
         sum = Some(match sum {
             None => term,
@@ -104,6 +113,16 @@ fn binary_cross_entropy(call: &mut Call) -> Outs {
         });
     }
     let losses = call.b().negate(sum.expect("two terms"))?;
+    // 0 with that slope.
+    let labels = call.b().stop_gradient(y)?;
+    let error = call.b().subtract(fixed, labels)?;
+    let spread = call.b().multiply(rest_x, fixed)?;
+    let floor = call.b().full_like(spread, 1e-12)?;
+    let spread = call.b().maximum(spread, floor)?;
+    let slope = call.b().divide(error, spread)?;
+    let moved = call.b().subtract(x, fixed)?;
+    let moved = call.b().multiply(moved, slope)?;
+    let losses = call.b().add(losses, moved)?;
     let losses = weighted(call, losses)?;
     reduced(call, losses, dtype)
 }
@@ -161,7 +180,7 @@ fn classes_last(call: &mut Call, scores: ValueId) -> Result<ValueId> {
     call.b().transpose(scores, &order)
 }
 
-/// Sum of the losses of rows, or their mean over the rows that count.
+/// Sum of the losses of rows, or their mean over the rows that count: not a number if none does, as in PyTorch.
 fn over_rows(
     call: &mut Call,
     losses: ValueId,
@@ -183,9 +202,12 @@ fn over_rows(
         if reduction == 0 || dims.is_empty() { losses } else { call.b().reduce_sum(losses, &dims)? };
     let y = if reduction == 1 {
         let least = call.b().full_like(count, 1.0)?;
+        let has_rows = call.b().compare(Direction::Ge, count, least)?;
         let count = call.b().maximum(count, least)?;
         let count = convert(call, count, own)?;
-        call.b().divide(total, count)?
+        let mean = call.b().divide(total, count)?;
+        let nothing = call.b().full_like(mean, f64::NAN)?;
+        call.b().select(has_rows, mean, nothing)?
     } else {
         total
     };

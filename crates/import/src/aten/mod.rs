@@ -10,6 +10,7 @@ mod arithmetic;
 mod attention;
 mod collective;
 mod compare;
+mod composed;
 mod contract;
 mod convolution;
 mod create;
@@ -42,6 +43,7 @@ const FAMILIES: &[Rows] = &[
     attention::ROWS,
     collective::ROWS,
     compare::ROWS,
+    composed::ROWS,
     contract::ROWS,
     convolution::ROWS,
     create::ROWS,
@@ -216,6 +218,7 @@ mod tests {
                 called.extend(crate::Pt2::open(&path, &crate::Limits::default()).expect("a model").targets());
             }
         }
+        called.extend(recorded_ops());
         let is_called = |row: &str| {
             let target = |target: &String| {
                 let name = target.strip_prefix("torch.ops.").unwrap_or(target);
@@ -225,6 +228,41 @@ mod tests {
         };
         let missing: Vec<&str> = names().filter(|row| !is_called(row)).collect();
         assert_eq!(missing.iter().copied().collect::<BTreeSet<_>>(), ELSEWHERE.iter().copied().collect());
+    }
+
+    fn of_ops(file: &str) -> String {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/ops").join(file);
+        std::fs::read_to_string(path).expect("a file of tests/ops")
+    }
+
+    /// The ops that `tests/ops` compares with PyTorch at nasty points (`tests/all/points.rs`).
+    fn recorded_ops() -> BTreeSet<String> {
+        let op = |line: &str| {
+            let case: serde_json::Value = serde_json::from_str(line).expect("a case");
+            case["op"].as_str().expect("an op").to_string()
+        };
+        of_ops("cases.jsonl").lines().skip(1).map(op).collect()
+    }
+
+    #[test]
+    fn every_row_is_compared_at_nasty_points_or_left_out_for_a_reason() {
+        let text = of_ops("left_out.txt");
+        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let left_out: Vec<Vec<&str>> = lines.map(|line| line.split('|').map(str::trim).collect()).collect();
+        let recorded = recorded_ops();
+        let mut of_gradients = 0;
+        for line in &left_out {
+            let [op, kind, why] = line[..] else { panic!("{line:?} is not `op | kind | why`") };
+            assert!(names().any(|row| row == op), "`{op}` is no row");
+            assert!(!recorded.contains(op), "`{op}` is left out and recorded");
+            assert!(!why.is_empty() && ["constant", "gradient"].contains(&kind), "{line:?}");
+            of_gradients += usize::from(kind == "gradient");
+        }
+        let missing: Vec<&str> = names()
+            .filter(|row| !recorded.contains(*row) && !left_out.iter().any(|line| line[0] == *row))
+            .collect();
+        assert_eq!(missing, [""; 0], "rows that no case calls");
+        assert!(10 * of_gradients <= count(), "{of_gradients} of {} rows are left out", count());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::{Rows, broadcast_pair, convert, one, operand, operands, wide};
 use crate::pt2::call::{Call, Out, Outs};
 use partita_base::{DType, Result};
 use partita_ir::builder::identity;
-use partita_ir::ops::{Direction, ReduceWindow, Reducer, UnaryKind};
+use partita_ir::ops::{BinaryKind, Direction, ReduceWindow, Reducer, UnaryKind};
 use partita_ir::{TensorType, ValueId};
 use partita_mesh::Combiner;
 
@@ -129,14 +129,16 @@ fn variance(call: &mut Call, root: bool, with_mean: bool) -> Outs {
         false => 0.0,
     };
     let mean = mean_of(call, x, &dims)?;
-    let spread = spread_back(call, mean, &own, &dims)?;
+    // Moving the mean changes nothing to first order: distances from it sum to 0.
+    let fixed = call.b().stop_gradient(mean)?;
+    let spread = spread_back(call, fixed, &own, &dims)?;
     let centred = call.b().subtract(x, spread)?;
     let squares = call.b().multiply(centred, centred)?;
     let sum = reduced(call, Combiner::Sum, squares, &dims)?;
     let count: usize = dims.iter().map(|&dim| own[dim]).product();
     let mut y = call.b().scale(sum, 1.0 / (count as f64 - correction).max(0.0))?;
     if root {
-        y = call.b().unary(UnaryKind::Sqrt, y)?;
+        y = root_of(call, y)?;
     }
     let mut outs = Vec::new();
     for value in if with_mean { vec![y, mean] } else { vec![y] } {
@@ -146,23 +148,39 @@ fn variance(call: &mut Call, root: bool, with_mean: bool) -> Outs {
     Ok(outs)
 }
 
-/// `log(sum(exp(x)))`, shifted by the maximum where that is finite.
+/// The square root, with the gradient 0 at 0 instead of an infinite one: the root is taken of 1 there.
+fn root_of(call: &mut Call, x: ValueId) -> Result<ValueId> {
+    let zero = call.b().full_like(x, 0.0)?;
+    let is_zero = call.b().compare(Direction::Eq, x, zero)?;
+    let safe = call.b().full_like(x, 1.0)?;
+    let safe = call.b().select(is_zero, safe, x)?;
+    let root = call.b().unary(UnaryKind::Sqrt, safe)?;
+    call.b().select(is_zero, zero, root)
+}
+
+/// What exponents are shifted by, the maximum, without a gradient; 0 where that is infinite, since the difference of
+/// two infinities is no number.
+fn shift(call: &mut Call, most: ValueId) -> Result<ValueId> {
+    let most = call.b().stop_gradient(most)?;
+    let is_finite = call.b().unary(UnaryKind::IsFinite, most)?;
+    let zero = call.b().full_like(most, 0.0)?;
+    call.b().select(is_finite, most, zero)
+}
+
+/// `log(sum(exp(x)))`, shifted by the maximum.
 fn logsumexp(call: &mut Call) -> Outs {
     let dtype = call.result_dtype(0)?;
     let x = operand(call, "self", wide(dtype))?;
     let own = call.shape(x);
     let dims = dims(call, own.len())?;
-    let fixed = call.b().stop_gradient(x)?;
-    let max = reduced(call, Combiner::Max, fixed, &dims)?;
-    let zero = call.b().full_like(max, 0.0)?;
-    let is_finite = call.b().unary(UnaryKind::IsFinite, max)?;
-    let shift = call.b().select(is_finite, max, zero)?;
-    let spread = spread_back(call, shift, &own, &dims)?;
+    let most = reduced(call, Combiner::Max, x, &dims)?;
+    let most = shift(call, most)?;
+    let spread = spread_back(call, most, &own, &dims)?;
     let shifted = call.b().subtract(x, spread)?;
     let grown = call.b().exponential(shifted)?;
     let sum = reduced(call, Combiner::Sum, grown, &dims)?;
     let log = call.b().unary(UnaryKind::Log, sum)?;
-    let y = call.b().add(log, shift)?;
+    let y = call.b().add(log, most)?;
     let y = shaped(call, y, &own, &dims)?;
     one(convert(call, y, dtype)?)
 }
@@ -177,13 +195,7 @@ fn norm(call: &mut Call) -> Outs {
     let y = if order == 2.0 {
         let squares = call.b().multiply(x, x)?;
         let sum = reduced(call, Combiner::Sum, squares, &dims)?;
-        // The gradient at 0 is 0, not infinite: the root is taken of 1 there.
-        let zero = call.b().full_like(sum, 0.0)?;
-        let is_zero = call.b().compare(Direction::Eq, sum, zero)?;
-        let safe = call.b().full_like(sum, 1.0)?;
-        let safe = call.b().select(is_zero, safe, sum)?;
-        let root = call.b().unary(UnaryKind::Sqrt, safe)?;
-        call.b().select(is_zero, zero, root)?
+        root_of(call, sum)?
     } else if order == 1.0 || order == f64::INFINITY {
         let size = call.b().unary(UnaryKind::Abs, x)?;
         reduced(call, if order == 1.0 { Combiner::Sum } else { Combiner::Max }, size, &dims)?
@@ -261,12 +273,7 @@ fn distances(call: &mut Call) -> Outs {
     let squares = call.b().multiply(apart, apart)?;
     let last = call.shape(squares).len() - 1;
     let sum = call.b().reduce_sum(squares, &[last])?;
-    let zero = call.b().full_like(sum, 0.0)?;
-    let one_ = call.b().full_like(sum, 1.0)?;
-    let is_zero = call.b().compare(Direction::Eq, sum, zero)?;
-    let safe = call.b().select(is_zero, one_, sum)?;
-    let root = call.b().unary(UnaryKind::Sqrt, safe)?;
-    let y = call.b().select(is_zero, zero, root)?;
+    let y = root_of(call, sum)?;
     one(convert(call, y, dtype)?)
 }
 
@@ -283,7 +290,7 @@ fn log_cumulative(call: &mut Call) -> Outs {
         let late = call.b().slice_dim(y, dim, reach, extent)?;
         let early = call.b().slice_dim(y, dim, 0, extent - reach)?;
         let most = call.b().maximum(late, early)?;
-        let most = call.b().stop_gradient(most)?;
+        let most = shift(call, most)?;
         let mut parts = Vec::with_capacity(2);
         for part in [late, early] {
             let shifted = call.b().subtract(part, most)?;
@@ -298,11 +305,18 @@ fn log_cumulative(call: &mut Call) -> Outs {
     one(convert(call, y, dtype)?)
 }
 
-/// The first position of the extremum along a dimension: the smallest index whose element equals it.
-fn position_along(call: &mut Call, x: ValueId, extremum: ValueId, dim: usize) -> Result<ValueId> {
+/// The first position of the extremum along a dimension: the smallest index whose element equals it, or is not a
+/// number, for then the extremum is none.
+pub(super) fn position_along(call: &mut Call, x: ValueId, extremum: ValueId, dim: usize) -> Result<ValueId> {
     let own = call.shape(x);
     let spread = spread_back(call, extremum, &own, &[dim])?;
     let hit = call.b().compare(Direction::Eq, x, spread)?;
+    let hit = if call.ty(x).dtype.is_float() {
+        let is_no_number = call.b().compare(Direction::Ne, x, x)?;
+        call.b().binary(BinaryKind::Or, hit, is_no_number)?
+    } else {
+        hit
+    };
     let ty = TensorType::new(DType::I64, own.clone());
     let index = call.b().iota(ty.clone(), dim)?;
     let beyond = call.b().full(&ty, own[dim] as f64 - 1.0)?;

@@ -2,11 +2,13 @@
 //! gathered by their indices, through which gradients flow back to where they were.
 
 use super::index::gathered;
+use super::reduce::position_along;
 use super::{Rows, one};
 use crate::pt2::call::{Call, Out, Outs};
 use partita_base::{DType, Result};
-use partita_ir::ops::{Compare, Direction, Sort};
+use partita_ir::ops::{BinaryKind, Compare, CompareType, Direction, Sort};
 use partita_ir::{GraphBuilder, Role, TensorType, ValueId};
+use partita_mesh::Combiner;
 
 pub const ROWS: Rows = &[
     ("aten.sort.default", sort),
@@ -39,7 +41,22 @@ fn order_of(call: &mut Call, x: ValueId, dim: usize, descending: bool) -> Result
     scalar("index_of_a", DType::I64);
     scalar("index_of_b", DType::I64);
     let direction = if descending { Direction::Gt } else { Direction::Lt };
-    let before = comparator.push1(Compare { direction, compare_type: None }, &[a, b])?;
+    let before = if ty.dtype.is_float() {
+        // In the total order of keys: both zeros are one, and what is not a number is larger than all numbers, so it is
+        // last in ascending order and first in descending order.
+        let zero = comparator.scalar(ty.dtype, 0.0);
+        let none = comparator.scalar(ty.dtype, f64::NAN);
+        let mut keys = Vec::with_capacity(2);
+        for x in [a, b] {
+            let is_zero = comparator.compare(Direction::Eq, x, zero)?;
+            let key = comparator.select(is_zero, zero, x)?;
+            let is_none = comparator.compare(Direction::Ne, x, x)?;
+            keys.push(comparator.select(is_none, none, key)?);
+        }
+        comparator.push1(Compare { direction, compare_type: Some(CompareType::TotalOrder) }, &keys)?
+    } else {
+        comparator.push1(Compare { direction, compare_type: None }, &[a, b])?
+    };
     let sort = Sort { dim, is_stable: true, comparator: Box::new(comparator.finish(vec![before])) };
     let keys = call.b().stop_gradient(x)?;
     Ok(call.b().push(sort, &[keys, index])?[1])
@@ -83,13 +100,24 @@ fn topk(call: &mut Call) -> Outs {
     results(call, x, index, dim)
 }
 
-/// The index of the lower of the two middle elements of a dimension that has elements; of extent 1 there.
+/// The index of the lower of the two middle elements of a dimension that has elements, or of the first that is not a
+/// number; of extent 1 there.
 fn middle(call: &mut Call, x: ValueId, dim: usize) -> Result<ValueId> {
     let Some(last) = call.shape(x)[dim].checked_sub(1) else {
         return Err(call.unsupported("at least one element", "a median of nothing"));
     };
     let index = order_of(call, x, dim, false)?;
-    call.b().slice_dim(index, dim, last / 2, last / 2 + 1)
+    let index = call.b().slice_dim(index, dim, last / 2, last / 2 + 1)?;
+    if !call.ty(x).dtype.is_float() {
+        return Ok(index);
+    }
+    let fixed = call.b().stop_gradient(x)?;
+    let most = call.b().reduce(Combiner::Max, fixed, &[dim])?;
+    let first = position_along(call, fixed, most, dim)?;
+    let shape = call.shape(index);
+    let (first, most) = (call.b().reshape(first, &shape)?, call.b().reshape(most, &shape)?);
+    let is_none = call.b().compare(Direction::Ne, most, most)?;
+    call.b().select(is_none, first, index)
 }
 
 fn median(call: &mut Call) -> Outs {
@@ -112,12 +140,23 @@ fn median(call: &mut Call) -> Outs {
     Ok(outs)
 }
 
+/// The median of all elements. Elements that equal it share its gradient: it is the largest of them.
 fn median_of_all(call: &mut Call) -> Outs {
     let x = call.tensor("self")?;
     let count = call.shape(x).iter().product();
     let x = call.b().reshape(x, &[count])?;
     let index = middle(call, x, 0)?;
-    let mut outs = gathered(call, x, index, 0)?;
+    let fixed = call.b().stop_gradient(x)?;
+    let mut outs = gathered(call, fixed, index, 0)?;
     let Some(Out::Value(value)) = outs.pop() else { unreachable!("one value") };
-    one(call.b().reshape(value, &[])?)
+    if !call.ty(x).dtype.is_float() {
+        return one(call.b().reshape(value, &[])?);
+    }
+    let spread = call.spread(value, &[count])?;
+    let (equal, is_none) =
+        (call.b().compare(Direction::Eq, x, spread)?, call.b().compare(Direction::Ne, x, x)?);
+    let hit = call.b().binary(BinaryKind::Or, equal, is_none)?;
+    let least = call.b().full_like(x, f64::NEG_INFINITY)?;
+    let hits = call.b().select(hit, x, least)?;
+    one(call.b().reduce(Combiner::Max, hits, &[0])?)
 }

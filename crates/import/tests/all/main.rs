@@ -7,5 +7,6 @@ mod dialects;
 mod families;
 mod fuzz;
 mod jax_names;
+mod points;
 mod recorded;
 mod torch_dialect;

@@ -116,9 +116,7 @@ fn strict_refuses_ranks_that_all_do_the_same_work() {
         let (_place, session) = planned("gpt", text, &["plan.strict=true", &format!("mesh.shape='{mesh}'")]);
         session.build().map(|_| ())
     };
-    for (text, mesh, axis) in
-        [("plan = []\n", "tp=2", "tp"), ("plan = []\n", "dp=2,tp=2", "tp"), ("plan = []\n", "zz=2", "zz")]
-    {
+    for (text, mesh, axis) in [("plan = []\n", "tp=2", "tp"), ("plan = []\n", "dp=2,tp=2", "tp")] {
         let error = strict(text, mesh).unwrap_err();
         assert_eq!(
             (error.code, error.message.as_str()),
@@ -129,6 +127,21 @@ fn strict_refuses_ranks_that_all_do_the_same_work() {
     }
     strict("plan = []\n", "dp=2").unwrap();
     strict("[plan]\n\"layers.*\" = \"checkpoint\"\n", "dp=2,tp=2").unwrap();
+}
+
+/// An axis without a built-in meaning that nothing uses is a slip, unless a line says that its ranks repeat the work.
+#[test]
+fn an_axis_that_nothing_uses_is_refused() {
+    let build = |text: &str, mesh: &str| {
+        let (_place, session) = planned("gpt", text, &[&format!("mesh.shape='{mesh}'")]);
+        session.build().map(|_| ())
+    };
+    let error = build("plan = []\n", "dpp=2").unwrap_err();
+    assert_eq!((error.code, error.message.as_str()), ("E009", "nothing uses the axis `dpp` of the mesh"));
+    assert!(error.help.as_ref().is_some_and(|help| help.contains("`dp`")), "{error}");
+    assert!(error.notes[0].contains("replicate(axis=dpp)"), "{error}");
+    build("[plan]\n\"lm_head\" = \"replicate(axis=dpp)\"\n", "dpp=2").unwrap();
+    build("[plan]\n\"layers.*.mlp.up_proj\" = \"colwise(axis=zz)\"\n", "zz=2").unwrap();
 }
 
 #[test]

@@ -5,5 +5,8 @@ mod custom_kernels;
 mod device;
 mod executor;
 mod models;
+mod points;
+#[path = "../../../import/tests/all/common/mod.rs"]
+mod recorded;
 mod regions;
 mod train;

@@ -1,6 +1,8 @@
 //! Archives for tests: reading and writing ZIP entries without compression.
 #![allow(dead_code)]
 
+pub mod cases;
+
 use std::path::{Path, PathBuf};
 
 /// The folder of recorded models.

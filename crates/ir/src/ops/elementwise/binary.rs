@@ -274,10 +274,13 @@ impl Operation for Binary {
                 }
                 (BinaryKind::Power, 0) => Some(power_base_gradient(b, g, x, y)?),
                 (BinaryKind::Power, _) => {
-                    // log(1) = 0 replaces undefined logarithms.
-                    let (zero, one) = (b.full_like(x, 0.0)?, b.full_like(x, 1.0)?);
-                    let positive = b.compare(Direction::Gt, x, zero)?;
-                    let safe = b.select(positive, x, one)?;
+                    // 0 to a power of at least 0 stays what it is; a negative base has no logarithm.
+                    let zero = b.full_like(x, 0.0)?;
+                    let (of_zero, grows) =
+                        (b.compare(Direction::Eq, x, zero)?, b.compare(Direction::Ge, y, zero)?);
+                    let fixed = b.binary(BinaryKind::And, of_zero, grows)?;
+                    let one = b.full_like(x, 1.0)?;
+                    let safe = b.select(fixed, one, x)?;
                     let log = b.unary(UnaryKind::Log, safe)?;
                     let slope = b.multiply(z, log)?;
                     Some(b.multiply(g, slope)?)
@@ -285,8 +288,13 @@ impl Operation for Binary {
                 (BinaryKind::Atan2, _) => {
                     let (xx, yy) = (b.multiply(x, x)?, b.multiply(y, y)?);
                     let norm = b.add(xx, yy)?;
-                    let ratio = b.divide(g, norm)?;
-                    let product = b.multiply(ratio, if side == 0 { y } else { x })?;
+                    // The origin has no angle: the gradient is 0 there.
+                    let (zero, one) = (b.full_like(norm, 0.0)?, b.full_like(norm, 1.0)?);
+                    let inverse = b.divide(one, norm)?;
+                    let is_origin = b.compare(Direction::Eq, norm, zero)?;
+                    let inverse = b.select(is_origin, zero, inverse)?;
+                    let product = b.multiply(g, if side == 0 { y } else { x })?;
+                    let product = b.multiply(product, inverse)?;
                     Some(if side == 0 { product } else { b.negate(product)? })
                 }
                 (
@@ -334,7 +342,7 @@ impl Operation for Binary {
     }
 }
 
-/// The cotangent goes to the chosen operand, half to each on a tie.
+/// The cotangent goes to the chosen operand, half to each on a tie, and all of it to both if one is not a number.
 fn extremum_gradient(
     b: &mut GraphBuilder,
     kind: BinaryKind,
@@ -342,10 +350,10 @@ fn extremum_gradient(
     own: ValueId,
     other: ValueId,
 ) -> Result<ValueId> {
-    let direction = if kind == BinaryKind::Maximum { Direction::Gt } else { Direction::Lt };
-    let (chosen, tied) = (b.compare(direction, own, other)?, b.compare(Direction::Eq, own, other)?);
+    let direction = if kind == BinaryKind::Maximum { Direction::Lt } else { Direction::Gt };
+    let (lost, tied) = (b.compare(direction, own, other)?, b.compare(Direction::Eq, own, other)?);
     let (half, zero) = (b.scale(g, 0.5)?, b.full_like(g, 0.0)?);
-    let untied = b.select(chosen, g, zero)?;
+    let untied = b.select(lost, zero, g)?;
     b.select(tied, half, untied)
 }
 

@@ -259,9 +259,29 @@ fn gradients_at_corners_follow_convention() {
     };
     assert_eq!(power(0.0, 2.0), [0.0, 0.0]);
     assert_eq!(power(0.0, 0.0), [0.0, 0.0]);
-    assert_eq!(power(-2.0, 3.0), [12.0, 0.0]);
-    let abs = gradients(Unary { kind: UnaryKind::Abs }, &[vector(&[0.0])], &[one], &[true]);
-    assert_eq!(abs, [Some(vector(&[0.0]))]);
+    assert_eq!(power(0.0, -1.0), [f64::NEG_INFINITY; 2]);
+    // A negative base has no logarithm: its power changes with no other exponent.
+    let [base, exponent] = power(-2.0, 3.0)[..] else { panic!("two gradients") };
+    assert!(base == 12.0 && exponent.is_nan());
+    for kind in [BinaryKind::Maximum, BinaryKind::Minimum] {
+        let inputs = [vector(&[f64::NAN]), vector(&[2.0])];
+        let both = gradients(Binary { kind }, &inputs, std::slice::from_ref(&one), &[true, true]);
+        assert_eq!(both, [one.clone(), one.clone()], "{kind:?} beside what is not a number");
+    }
+    let origin = [vector(&[0.0]), vector(&[-0.0])];
+    let angle = gradients(
+        Binary { kind: BinaryKind::Atan2 },
+        &origin,
+        std::slice::from_ref(&one),
+        &[true, true],
+    );
+    assert!(angle.into_iter().all(|g| g.unwrap().to_f64() == [0.0]));
+    for x in [0.0, f64::NAN] {
+        let inputs = [vector(&[x])];
+        let abs =
+            gradients(Unary { kind: UnaryKind::Abs }, &inputs, std::slice::from_ref(&one), &[true]);
+        assert_eq!(abs, [Some(vector(&[0.0]))]);
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Elementwise functions of one operand.
 
 use super::super::ParseOp;
+use super::super::compare::Direction;
 use super::super::checks::{element_type, operand_count};
 use super::{TRANSCENDENTAL_FLOPS, bit_mask, elementwise_cost, of_complex_elements, real_part, refuse_complex};
 use crate::builder::GraphBuilder;
@@ -266,7 +267,13 @@ impl Operation for Unary {
             UnaryKind::Negate => return Ok(vec![Some(b.negate(g)?)]),
             UnaryKind::Log => return Ok(vec![Some(b.divide(g, x)?)]),
             UnaryKind::Exponential => y,
-            UnaryKind::Abs => b.unary(UnaryKind::Sign, x)?,
+            UnaryKind::Abs => {
+                // 0 where `x` is not a number, so that one bad element does not spoil the sums of others.
+                let sign = b.unary(UnaryKind::Sign, x)?;
+                let is_number = b.compare(Direction::Eq, x, x)?;
+                let zero = b.full_like(x, 0.0)?;
+                b.select(is_number, sign, zero)?
+            }
             UnaryKind::ExponentialMinusOne => b.offset(y, 1.0)?,
             UnaryKind::LogPlusOne => {
                 let shifted = b.offset(x, 1.0)?;

@@ -13,7 +13,7 @@ use crate::builder::{GraphBuilder, identity};
 use crate::graph::{Graph, Node, ValueId};
 use crate::literal::{Literal, indices};
 use crate::op::{Cost, GradientContext, LocalContext, Op, Operation};
-use crate::ops::Direction;
+use crate::ops::{BinaryKind, Direction};
 use crate::ops::checks::{distinct_dims, operand_count, same_dtype, shapes};
 use crate::rule::{FactorId, FactorKind, Rule};
 use crate::traits::{Precision, Traits};
@@ -105,9 +105,11 @@ impl Reduce {
         match combiner {
             Combiner::Sum => Ok(Some(builder.broadcast_in_dim(cotangent, &ty.shape, &kept)?)),
             Combiner::Max | Combiner::Min => {
-                // Tied elements share the cotangent evenly, as in JAX.
+                // Tied elements share the cotangent evenly, as in JAX; so do those that are not numbers.
                 let chosen = builder.broadcast_in_dim(result, &ty.shape, &kept)?;
                 let chosen = builder.compare(Direction::Eq, x, chosen)?;
+                let is_no_number = builder.compare(Direction::Ne, x, x)?;
+                let chosen = builder.binary(BinaryKind::Or, chosen, is_no_number)?;
                 let ones = builder.convert(chosen, ty.dtype)?;
                 let count = builder.reduce_sum(ones, &self.dims)?;
                 let share = builder.divide(cotangent, count)?;
