@@ -141,17 +141,12 @@ fn softplus_of_self(call: &mut Call) -> Outs {
     one(convert(call, y, dtype)?)
 }
 
-/// `min(x, 0) - log(1 + exp(-|x|))`
 fn log_sigmoid(call: &mut Call) -> Outs {
     let (x, dtype) = wide_input(call)?;
-    let y = log_sigmoid_of(call, x)?;
-    one(convert(call, y, dtype)?)
-}
-
-pub(super) fn log_sigmoid_of(call: &mut Call, x: ValueId) -> Result<ValueId> {
     let negative = call.b().negate(x)?;
     let plus = softplus(call, negative, 1.0, 20.0)?;
-    call.b().negate(plus)
+    let y = call.b().negate(plus)?;
+    one(convert(call, y, dtype)?)
 }
 
 fn mish(call: &mut Call) -> Outs {
