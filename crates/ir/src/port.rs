@@ -14,7 +14,8 @@ pub const LOSS: &str = "loss";
 pub const GRADIENT_NORM: &str = "grad_norm";
 /// The name of the scalar input that the update multiplies with.
 pub const LEARNING_RATE: &str = "learning_rate";
-/// The name of the scalar input that the updates of a group of parameters multiply with: `learning_rate`, `learning_rate.1`, ..
+/// The name of the scalar input that the updates of a group of parameters multiply with: `learning_rate`,
+/// `learning_rate.1`, ..
 pub fn learning_rate_name(group: usize) -> String {
     if group == 0 { LEARNING_RATE.to_string() } else { format!("{LEARNING_RATE}.{group}") }
 }

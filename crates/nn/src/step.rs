@@ -243,9 +243,9 @@ pub fn scaled_gradient_graph(
 }
 
 /// Completes a graph that has parameters and outputs `loss` and `grad.<parameter>` to a step. New
-/// inputs: `learning_rate` (a scalar of the accumulation type; of groups, `learning_rate.<number>`), `step` (i64, from 1; shared with
-/// dropout), the optimizer states, those of loss scaling. Outputs: `loss`, `grad_norm` (the global norm before clipping,
-/// if requested), the other outputs, the new parameters and the new states under the names of the
+/// inputs: `learning_rate` (a scalar of the accumulation type; of groups, `learning_rate.<number>`), `step` (i64, from 1;
+/// shared with dropout), the optimizer states, those of loss scaling. Outputs: `loss`, `grad_norm` (the global norm
+/// before clipping, if requested), the other outputs, the new parameters and the new states under the names of the
 /// old ones, which they replace. E056 if a gradient is missing.
 pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
     options.validate()?;
@@ -322,12 +322,11 @@ pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
         rounding = Some(rounding::seed_of(&mut b, seed, step)?);
     }
     let mut shared: BTreeMap<usize, Shared> = BTreeMap::new();
-    for rule in &rules {
-        if !shared.contains_key(&rule.group) {
-            let mut own = rule.optimizer.shared(&mut b, rates[&rule.group], taken)?;
-            (own.abridged, own.rounding) = (options.abridged, rounding);
-            shared.insert(rule.group, own);
-        }
+    for (&group, &rate) in &rates {
+        let rule = rules.iter().find(|rule| rule.group == group).expect("each rate is of a rule");
+        let mut own = rule.optimizer.shared(&mut b, rate, taken)?;
+        (own.abridged, own.rounding) = (options.abridged, rounding);
+        shared.insert(group, own);
     }
     let mut new_params = Vec::with_capacity(params.len());
     let mut new_states = Vec::with_capacity(params.len());

@@ -217,7 +217,7 @@ impl TrainLoop {
         self.step
     }
 
-    /// The next step has the number after this one, for a loop that goes on where another one is.
+    /// The next step has the number after this one: for a loop that continues the steps of another one.
     pub fn set_steps_taken(&mut self, steps: u64) {
         self.step = steps;
     }

@@ -90,13 +90,16 @@ fn a_mesh_that_does_not_fit_is_refused() {
 }
 
 #[test]
-fn an_axis_without_a_plan_is_told_and_repeats_the_work() {
+fn an_axis_that_nothing_uses_is_refused_and_repeats_the_work_if_a_line_says_so() {
     let place = crate::place();
-    let outcome = place.train("gpt", "zz=2", &["--steps", "1"]);
+    let slip = place.train("gpt", "zz=2", &["--steps", "1"]);
+    slip.refuses("E009", &["nothing uses the axis `zz`", "replicate(axis=zz)"]);
+    let repeats = "plan.lm_head=replicate(axis=zz)";
+    let outcome = place.train("gpt", "zz=2", &["--steps", "1", "--set", repeats]);
     assert_eq!(outcome.code, Some(0), "{}", outcome.err);
     let alone = place.train("gpt", "dp=1", &["--set", "train.steps=1"]);
     assert_eq!(outcome.of("step")[0]["loss"], alone.of("step")[0]["loss"]);
-    assert!(outcome.out.contains("there is no plan that uses `zz`"), "{}", outcome.out);
+    assert!(outcome.out.contains("its 2 ranks all compute the same"), "{}", outcome.out);
 }
 
 #[test]

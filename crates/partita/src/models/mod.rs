@@ -53,7 +53,8 @@ pub trait ModelSource: fmt::Debug + Send + Sync {
         Sizes::default()
     }
 
-    /// The plan for a mesh if the config has none: by default that of [`storage_plan`]. The empty plan shards only the batch.
+    /// The plan for a mesh if the config has none: by default that of [`storage_plan`]. The empty plan shards only the
+    /// batch.
     ///
     /// # Errors
     /// E222 and others of [`ready_plan`](partita_schedule::ready_plan).
