@@ -79,17 +79,15 @@ class Followed:
                 "an optimizer of partita.optim, or its name",
                 f"torch.optim.{type(optimizer).__name__}",
             )
-        self.optimizer, self._module = optimizer, model._module
+        self.optimizer, self._module, self._states = optimizer, model._module, optimizer.state
+        self._check_states()
 
     def read(self) -> Update:
         """The update of the next step. E057 for what a planned step does not have."""
         self._check_calls()
-        if self.optimizer.state:
-            raise _refused(
-                "the optimizer has states, which the ranks of a trainer would not use",
-                "a new optimizer: the states of a trainer are on its ranks, `trainer.save(folder)` keeps them",
-                f"states of {len(self.optimizer.state)} parameters",
-            )
+        # Its own steps beside the trainer fill the states that it has; load_state_dict() gives it others.
+        if self.optimizer.state is not self._states:
+            self._check_states()
         kind, options = _CLASSES[type(self.optimizer)]
         plain = inspect.signature(type(self.optimizer)).parameters
         named: dict[int, list[str]] = {}
@@ -139,6 +137,15 @@ class Followed:
         # That of ``partita._origins`` watches optimizers of modules that were built from.
         if any(not str(getattr(hook, "__module__", None)).startswith("partita.") for held in hooks for hook in held.values()):
             raise _refused("the optimizer has hooks, which no planned step runs", "an optimizer without hooks", "step hooks")
+
+    def _check_states(self) -> None:
+        """E057 for states that the ranks would not use."""
+        if self.optimizer.state:
+            raise _refused(
+                "the optimizer has states, which the ranks of a trainer would not use",
+                "a new optimizer: the states of a trainer are on its ranks, `trainer.save(folder)` keeps them",
+                f"states of {len(self.optimizer.state)} parameters",
+            )
 
     def set_rate(self, rate: float) -> None:
         """Gives all groups a learning rate."""
