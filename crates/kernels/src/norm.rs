@@ -79,7 +79,7 @@ fn add_run<C: Real, const SUMS: usize>(totals: &mut [C::Total; SUMS], lanes: &La
     let sums = join(lanes);
     // Stored totals that are loaded again in another width would wait for all stores in flight.
     *totals =
-        std::array::from_fn(|i| if end <= RUN { C::Total::of(sums[i]) } else { totals[i].plus(sums[i]) });
+        std::array::from_fn(|i| if end <= RUN { C::Total::new(sums[i]) } else { totals[i].plus(sums[i]) });
 }
 
 /// Whether a run of elements begins or ends at this position of a row of `count` elements.
@@ -338,7 +338,7 @@ fn forward<T: Float>(
     let mut x_rows = Window::<T, 3>::apart_from(x, out);
     let mut writer = Writer::streaming(out, &[x]);
     let (mut scratch, mut lanes) = (Scratch::new(), [[T::Compute::ZERO; LANES]; 2]);
-    let mut totals = [Total::of(T::Compute::ZERO); 2];
+    let mut totals = [Total::new(T::Compute::ZERO); 2];
     let mut known = [Statistics::UNKNOWN; 2];
     for row in -2..rows as isize {
         let written = usize::try_from(row).ok();
@@ -453,7 +453,7 @@ fn backward<T: Float>(
     let mut scratch = Scratch::new();
     let size = T::Compute::from_f64(count as f64);
     let mut lanes = [[T::Compute::ZERO; LANES]; 4];
-    let mut row_totals = [Total::of(T::Compute::ZERO); 4];
+    let mut row_totals = [Total::new(T::Compute::ZERO); 4];
     let mut known = [Statistics::UNKNOWN; 3];
     // Receives the sums of rows that do not exist.
     let mut nowhere = vec![T::Compute::ZERO; 2 * count];

@@ -94,7 +94,7 @@ pub(crate) struct Or;
 /// The maximum of all values that are not NaN: cheaper than [`Max`] if a NaN is detected elsewhere.
 pub(crate) struct Peak;
 folds! {
-    Sum: Number, ZERO, C::plus, C::Total: C::Total::of, C::Total::plus, C::Total::get;
+    Sum: Number, ZERO, C::plus, C::Total: C::Total::new, C::Total::plus, C::Total::get;
 }
 folds! {
     Peak: Number, LOWEST, |a, b| if b > a { b } else { a };

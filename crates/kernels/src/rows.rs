@@ -80,7 +80,7 @@ const SLACK: f64 = 4.0;
 impl<C: Real> SumExp<C> {
     /// The sum of no numbers.
     pub(crate) fn new() -> Self {
-        SumExp { shift: C::LOWEST, sum: [C::ZERO; LANES], count: 0, total: C::Total::of(C::ZERO) }
+        SumExp { shift: C::LOWEST, sum: [C::ZERO; LANES], count: 0, total: C::Total::new(C::ZERO) }
     }
 }
 

@@ -13,7 +13,7 @@ pub(crate) const RUN: usize = 4 * TILE;
 /// The sum of the results of many runs of numbers `C`.
 pub trait Total<C>: Pod {
     /// The sum of one number.
-    fn of(x: C) -> Self;
+    fn new(x: C) -> Self;
     /// The sum with one number more.
     fn plus(self, x: C) -> Self;
     /// All numbers of the sum multiplied by a factor.
@@ -26,7 +26,7 @@ pub trait Total<C>: Pod {
 
 impl Total<f32> for f64 {
     #[inline(always)]
-    fn of(x: f32) -> f64 {
+    fn new(x: f32) -> f64 {
         f64::from(x)
     }
     #[inline(always)]
@@ -57,7 +57,7 @@ pub struct Pair {
 
 impl Total<f64> for Pair {
     #[inline(always)]
-    fn of(x: f64) -> Pair {
+    fn new(x: f64) -> Pair {
         Pair { sum: x, errors: 0.0 }
     }
     #[inline(always)]
@@ -88,7 +88,7 @@ macro_rules! own_total {
     ($($type:ty)*) => {$(
         impl Total<$type> for $type {
             #[inline(always)]
-            fn of(x: $type) -> $type {
+            fn new(x: $type) -> $type {
                 x
             }
             #[inline(always)]
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     fn sum<C: Number>(start: C, term: C, count: usize) -> C::Total {
-        (0..count).fold(C::Total::of(start), |total, _| total.plus(term))
+        (0..count).fold(C::Total::new(start), |total, _| total.plus(term))
     }
 
     #[test]
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn totals_of_infinities_are_infinite_and_opposite_ones_are_not_numbers() {
         let of =
-            |numbers: &[f64]| numbers.iter().fold(Pair::of(0.0), |total, &x| Total::plus(total, x)).get();
+            |numbers: &[f64]| numbers.iter().fold(Pair::new(0.0), |total, &x| Total::plus(total, x)).get();
         assert_eq!(of(&[1.0, f64::INFINITY, 2.0]), f64::INFINITY);
         assert_eq!(of(&[f64::MAX, f64::MAX]), f64::INFINITY);
         assert!(of(&[f64::INFINITY, f64::NEG_INFINITY]).is_nan() && of(&[f64::NAN, 1.0]).is_nan());
