@@ -23,7 +23,7 @@ pub fn learning_rate_name(group: usize) -> String {
 fn group_of_rate(name: &str) -> Option<usize> {
     let rest = name.strip_prefix(LEARNING_RATE)?;
     let number = if rest.is_empty() { Some("0") } else { rest.strip_prefix('.') }?;
-    number.bytes().all(|byte| byte.is_ascii_digit()).then(|| number.parse().ok())?
+    if is_number(number) { number.parse().ok() } else { None }
 }
 
 /// The name of the scalar input that counts steps, from 1.
@@ -80,20 +80,28 @@ pub fn microbatch_of(name: &str) -> Option<(&str, usize)> {
     Some((whole, microbatch.parse().ok()?))
 }
 
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The name of the parameter that a part `<name>#<number>` was split from; other names as they are.
+pub fn whole_name(name: &str) -> &str {
+    let part = name.rsplit_once(PART_MARK).filter(|(_, number)| is_number(number));
+    part.map_or(name, |(whole, _)| whole)
+}
+
 /// Whether a step gives a meaning to an input or output of this name, or to the first part of it: the loss, the scalars
 /// that a loop sets, gradients, states of the optimizer, the rows of a microbatch, what a stage receives.
 pub fn is_name_of_step(name: &str) -> bool {
     let words = [LOSS, GRADIENT_NORM, STEP, SEED];
     let prefixes = [GRADIENT_PREFIX, COTANGENT_PREFIX, OPTIMIZER_PREFIX];
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let is_received = name.strip_prefix(RECEIVED_PREFIX).is_some_and(is_number);
-    let is_part = name.rsplit_once(PART_MARK).is_some_and(|(_, number)| is_number(number));
     words.contains(&name)
         || group_of_rate(name).is_some()
         || prefixes.iter().any(|prefix| name.starts_with(prefix))
         || microbatch_of(name).is_some()
         || is_received
-        || is_part
+        || whole_name(name) != name
 }
 
 /// What an input or output is called in a step that a user's program calls `name`: the same, unless the step gives a meaning

@@ -8,7 +8,9 @@ use crate::loss_scaling::{LossScaling, Scaler, taken_or_kept};
 use crate::optim::{Optimizer, Shared, rounding};
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::ops::UnaryKind;
-use partita_ir::port::{GRADIENT_NORM, LOSS, SEED, STEP, gradient_name, learning_rate_name, state_name};
+use partita_ir::port::{
+    GRADIENT_NORM, LOSS, SEED, STEP, gradient_name, learning_rate_name, state_name, whole_name,
+};
 use partita_ir::{
     F8, Graph, GraphBuilder, InputKind, Node, Phase, Role, TensorType, ValueId, autodiff, graph_edit,
     precision, quantise, remat,
@@ -107,7 +109,7 @@ impl StepOptions {
 
     /// How the parameter with this name, or a part of it, is updated.
     pub fn rule_of(&self, parameter: &str, rank: usize) -> Rule<'_> {
-        let whole = whole_of(parameter);
+        let whole = whole_name(parameter);
         let group = self.groups.iter().position(|group| group.parameters.contains(whole));
         match group {
             Some(place) => Rule { optimizer: &self.groups[place].optimizer, group: place + 1, decays: true },
@@ -442,13 +444,6 @@ fn parameters(graph: &Graph) -> Result<Vec<ValueId>> {
 /// gradient.
 pub(crate) fn stage_of(graph: &Graph, value: ValueId) -> usize {
     graph.value(value).definition.map_or(0, |(node, _)| graph.node(node).stage)
-}
-
-/// The parameter of which a part `<name>#<number>` is called so.
-fn whole_of(parameter: &str) -> &str {
-    let part =
-        parameter.rsplit_once('#').filter(|(_, number)| number.bytes().all(|byte| byte.is_ascii_digit()));
-    part.map_or(parameter, |(whole, _)| whole)
 }
 
 /// The path of the module that owns a parameter.
