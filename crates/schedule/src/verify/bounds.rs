@@ -133,6 +133,15 @@ pub struct Update<'a> {
     pub learning_rate: f64,
 }
 
+impl<'a> Update<'a> {
+    /// The old value of a parameter, its update rule and its learning rate.
+    fn of_parameter(&self, name: &str) -> Option<(&'a Literal, Rule<'a>, f64)> {
+        let old = self.before.get(name)?;
+        let rule = self.options.rule_of(name, old.ty.rank());
+        Some((old, rule, rate_of_group(self.learning_rate, rule.group)))
+    }
+}
+
 /// The largest permitted difference of each element of one output.
 pub(super) struct Bound {
     /// The tolerance: elements beyond it need an explanation.
@@ -243,9 +252,7 @@ impl<'a> Bounds<'a> {
             Some((slot, parameter)) => (Some(slot), parameter),
             None => (None, name),
         };
-        let rank = update.before.get(parameter)?.ty.rank();
-        let Rule { optimizer, group, decays } = update.options.rule_of(parameter, rank);
-        let rate = rate_of_group(update.learning_rate, group);
+        let (old, Rule { optimizer, decays, .. }, rate) = update.of_parameter(parameter)?;
         if !optimizer.is_elementwise() {
             return self.updated_whole(update, slot, parameter);
         }
@@ -256,7 +263,6 @@ impl<'a> Bounds<'a> {
         };
         let gradient = self.reference.get(&gradient_name(parameter))?;
         let difference = self.gradient_difference(&gradient_name(parameter), gradient);
-        let old = update.before.get(parameter)?;
         let states: Vec<Vec<f64>> = optimizer
             .slots()
             .iter()
@@ -293,12 +299,9 @@ impl<'a> Bounds<'a> {
 
     /// [`Bounds::updated`] for an optimizer that sees whole tensors.
     fn updated_whole(&self, update: Update, slot: Option<&str>, parameter: &str) -> Option<Explained> {
-        let rank = update.before.get(parameter)?.ty.rank();
-        let Rule { optimizer, group, decays } = update.options.rule_of(parameter, rank);
-        let rate = rate_of_group(update.learning_rate, group);
+        let (old, Rule { optimizer, decays, .. }, rate) = update.of_parameter(parameter)?;
         let gradient = self.reference.get(&gradient_name(parameter))?;
         let difference = self.gradient_difference(&gradient_name(parameter), gradient);
-        let old = update.before.get(parameter)?;
         let slots = optimizer.states(parameter, &old.ty);
         let place = match slot {
             Some(slot) => 1 + slots.iter().position(|(known, _)| *known == slot)?,
