@@ -32,6 +32,7 @@ use std::time::Duration;
 mod notes;
 mod plan;
 
+pub(crate) use notes::BUILT_IN_AXES;
 pub use notes::check_axes;
 use notes::{unused_axes, without_rows};
 pub use plan::sets_layouts;

@@ -3,7 +3,7 @@
 use super::block::{BlockSpec, Recompute};
 use super::small::check_stages;
 use super::step::{Job, ParameterBytes, own_bytes};
-use crate::session::Session;
+use crate::session::{BUILT_IN_AXES, Session};
 use partita_base::{Diagnostic, Result};
 use partita_nn::Optimizer;
 use partita_schedule::{Entry, Kind, Offloaded, Plan, Primitive, batch_shards};
@@ -39,9 +39,9 @@ pub fn job_of(session: &Session, plan: Option<Plan>) -> Result<Job> {
     let refused = |expected: &str, found: String| {
         Err(Diagnostic::new("E511", "the step cannot be folded to one layer").expected(expected).found(found))
     };
-    let known = ["dp", "fsdp", "ep", "sp", "cp", "tp", "pp"];
-    if let Some(axis) = mesh.axes.iter().find(|axis| !known.contains(&axis.name.as_str())) {
-        return refused("mesh axes among dp, fsdp, ep, sp, cp, tp, pp", format!("axis `{}`", axis.name));
+    if let Some(axis) = mesh.axes.iter().find(|axis| !BUILT_IN_AXES.contains(&axis.name.as_str())) {
+        let known = BUILT_IN_AXES.join(", ");
+        return refused(&format!("mesh axes among {known}"), format!("axis `{}`", axis.name));
     }
     let size = |name: &str| mesh.axis_named(name).map_or(1, |axis| axis.size);
     let (tp, pp, cp, fsdp, ep) = (size("tp"), size("pp"), size("sp") * size("cp"), size("fsdp"), size("ep"));

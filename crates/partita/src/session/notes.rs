@@ -188,10 +188,10 @@ pub(super) fn unused_axes(built: &Built) -> Vec<(String, String)> {
 }
 
 /// The axes with a built-in meaning: without a line of a plan they may leave ranks alike, and a note says so.
-const BUILT_IN_AXES: [&str; 7] = ["dp", "fsdp", "ep", "sp", "cp", "tp", "pp"];
+pub(crate) const BUILT_IN_AXES: [&str; 7] = ["dp", "fsdp", "ep", "sp", "cp", "tp", "pp"];
 
-/// E009 for an axis without a built-in meaning that neither the model nor the plan uses: its name is a slip, and its ranks
-/// would repeat the work of others. The style `replicate(axis=NAME)` says that they should.
+/// E009 for an axis without a built-in meaning that neither the model nor the plan uses: most likely a typing error, and
+/// its ranks would repeat the work of others. The style `replicate(axis=NAME)` says that they should.
 pub fn check_axes(built: &Built) -> Result<()> {
     let replicated = |axis: &str| {
         built.plan.entries.iter().any(|entry| match &entry.primitive {
@@ -199,8 +199,8 @@ pub fn check_axes(built: &Built) -> Result<()> {
             _ => false,
         })
     };
-    let is_slip = |axis: &str| !BUILT_IN_AXES.contains(&axis) && !replicated(axis);
-    let Some((axis, why)) = unused_axes(built).into_iter().find(|(axis, _)| is_slip(axis)) else {
+    let is_unknown = |axis: &str| !BUILT_IN_AXES.contains(&axis) && !replicated(axis);
+    let Some((axis, why)) = unused_axes(built).into_iter().find(|(axis, _)| is_unknown(axis)) else {
         return Ok(());
     };
     let mut error = Diagnostic::new("E009", format!("nothing uses the axis `{axis}` of the mesh"))
