@@ -80,7 +80,7 @@ fn prelu(call: &mut Call) -> Outs {
     }
     let weight = if own.len() == 1 { call.b().reshape(weight, &spread)? } else { weight };
     let weight = call.spread(weight, &shape)?;
-    // A product that is not taken must not be infinite: its gradient would be no number.
+    // A product that is not taken must not be infinite: its gradient would be NaN.
     let zero = call.b().full_like(x, 0.0)?;
     let is_positive = call.b().compare(Direction::Gt, x, zero)?;
     let low = call.b().select(is_positive, zero, x)?;
@@ -157,7 +157,7 @@ fn mish(call: &mut Call) -> Outs {
     one(convert(call, y, dtype)?)
 }
 
-/// `clamp(x + 3, 0, 6) / 6`, times `x` if `gated`. The gradient of what is not a number is 0, or that of `x` if gated.
+/// `clamp(x + 3, 0, 6) / 6`, times `x` if `gated`. The gradient of NaN is 0, or that of `x` if gated.
 fn hard(call: &mut Call, gated: bool) -> Outs {
     let (x, dtype) = wide_input(call)?;
     let (low, high) = (call.b().full_like(x, -3.0)?, call.b().full_like(x, 3.0)?);
@@ -169,7 +169,7 @@ fn hard(call: &mut Call, gated: bool) -> Outs {
     let safe = call.b().select(is_between, x, zero)?;
     let moved = call.b().offset(safe, 3.0)?;
     let gate = call.b().scale(moved, 1.0 / 6.0)?;
-    // Beyond, what is not a number stays none: 0 times -inf is, too.
+    // Beyond the limits, NaN stays NaN, and so does 0 times -inf.
     let fixed = call.b().stop_gradient(x)?;
     let (inner, bottom, top) = match gated {
         true => (call.b().multiply(safe, gate)?, call.b().scale(fixed, 0.0)?, x),

@@ -89,7 +89,7 @@ fn unary(call: &mut Call, kind: UnaryKind) -> Outs {
     one(call.b().unary(kind, x)?)
 }
 
-/// The sign; 0 of what is not a number.
+/// The sign; 0 of NaN.
 fn sign(call: &mut Call) -> Outs {
     let dtype = call.result_dtype(0)?;
     let x = operand(call, "self", dtype)?;
@@ -327,7 +327,7 @@ fn interpolate(call: &mut Call) -> Outs {
             false => late(call, weight)?,
         }
     } else {
-        // The formula that is not taken gets a weight without a gradient: its own would be no number beside an infinity.
+        // The formula that is not taken gets a weight without a gradient: its own would be NaN beside an infinity.
         let size = call.b().unary(UnaryKind::Abs, weight)?;
         let half = call.b().full_like(weight, 0.5)?;
         let is_early = call.b().compare(Direction::Lt, size, half)?;

@@ -111,7 +111,7 @@ fn masked_fill(call: &mut Call) -> Outs {
     one(select(call, mask, value, x)?)
 }
 
-/// Limits by arguments, numbers or tensors. What is not a number, a limit included, has such a result.
+/// Limits by arguments, numbers or tensors. NaN, as a limit too, gives NaN.
 fn limit(call: &mut Call, low: Option<&str>, high: Option<&str>) -> Outs {
     let dtype = call.result_dtype(0)?;
     let x = operand(call, "self", dtype)?;
@@ -147,7 +147,7 @@ fn hardtanh(call: &mut Call) -> Outs {
     between(call, Some(low), Some(high))
 }
 
-/// Limits by numbers; elements at a limit have the gradient 0, and what is not a number passes.
+/// Limits by numbers; elements at a limit have the gradient 0, and NaN passes.
 fn between(call: &mut Call, low: Option<f64>, high: Option<f64>) -> Outs {
     let dtype = call.result_dtype(0)?;
     let x = operand(call, "self", dtype)?;
@@ -171,7 +171,7 @@ pub(super) fn within(call: &mut Call, x: ValueId, low: Option<f64>, high: Option
     Ok(limited)
 }
 
-/// `x > threshold ? x : value`; what is not a number passes.
+/// `x > threshold ? x : value`; NaN passes.
 fn threshold(call: &mut Call) -> Outs {
     let dtype = call.result_dtype(0)?;
     let x = operand(call, "self", dtype)?;

@@ -16,7 +16,7 @@ pub const ROWS: Rows = &[
     ("aten.atan.default", |c| unary(c, arc_tangent)),
     ("aten.logaddexp.default", log_of_sum),
     ("aten.xlogy.Tensor", times_log),
-    ("aten.nan_to_num.default", only_numbers),
+    ("aten.nan_to_num.default", nan_to_num),
 ];
 
 /// A function of `self`, computed in the type of sums.
@@ -97,7 +97,7 @@ fn log_of_sum(call: &mut Call) -> Outs {
     one(convert(call, y, dtype)?)
 }
 
-/// `x log(y)`, 0 where `x` is 0 unless `y` is not a number.
+/// `x log(y)`, 0 where `x` is 0 unless `y` is NaN.
 fn times_log(call: &mut Call) -> Outs {
     let dtype = call.result_dtype(0)?;
     let [x, y] = promoted_operands(call, ["self", "other"])?;
@@ -117,8 +117,8 @@ fn times_log(call: &mut Call) -> Outs {
     one(convert(call, product, dtype)?)
 }
 
-/// Numbers for what is none: 0, and the ends of the type for infinities, unless others are given.
-fn only_numbers(call: &mut Call) -> Outs {
+/// NaN becomes 0, and infinities the ends of the type, unless other numbers are given.
+fn nan_to_num(call: &mut Call) -> Outs {
     let dtype = call.result_dtype(0)?;
     let x = operand(call, "self", dtype)?;
     if !dtype.is_float() {
@@ -141,8 +141,8 @@ fn only_numbers(call: &mut Call) -> Outs {
         let number = call.spread(number, &shape)?;
         y = call.b().select(is_infinite, number, y)?;
     }
-    let is_no_number = call.b().compare(Direction::Ne, x, x)?;
+    let is_nan = call.b().compare(Direction::Ne, x, x)?;
     let number = constant(call, dtype, Scalar::Float(fill));
     let number = call.spread(number, &shape)?;
-    one(call.b().select(is_no_number, number, y)?)
+    one(call.b().select(is_nan, number, y)?)
 }

@@ -68,7 +68,7 @@ fn huber(call: &mut Call, width: &str, smooth: bool) -> Outs {
     let size = call.b().unary(UnaryKind::Abs, difference)?;
     let limit = call.b().full_like(size, width)?;
     let is_outer = call.b().compare(Direction::Ge, size, limit)?;
-    // The square that is not taken must not be infinite: its gradient would be no number.
+    // The square that is not taken must not be infinite: its gradient would be NaN.
     let zero = call.b().full_like(size, 0.0)?;
     let near = call.b().select(is_outer, zero, difference)?;
     let square = call.b().multiply(near, near)?;
@@ -180,7 +180,7 @@ fn classes_last(call: &mut Call, scores: ValueId) -> Result<ValueId> {
     call.b().transpose(scores, &order)
 }
 
-/// Sum of the losses of rows, or their mean over the rows that count: not a number if none does, as in PyTorch.
+/// Sum of the losses of rows, or their mean over the rows that count: NaN if none does, as in PyTorch.
 fn over_rows(
     call: &mut Call,
     losses: ValueId,

@@ -159,7 +159,7 @@ fn root_of(call: &mut Call, x: ValueId) -> Result<ValueId> {
 }
 
 /// What exponents are shifted by, the maximum, without a gradient; 0 where that is infinite, since the difference of
-/// two infinities is no number.
+/// two infinities is NaN.
 fn shift(call: &mut Call, most: ValueId) -> Result<ValueId> {
     let most = call.b().stop_gradient(most)?;
     let is_finite = call.b().unary(UnaryKind::IsFinite, most)?;
@@ -305,15 +305,15 @@ fn log_cumulative(call: &mut Call) -> Outs {
     one(convert(call, y, dtype)?)
 }
 
-/// The first position of the extremum along a dimension: the smallest index whose element equals it, or is not a
-/// number, for then the extremum is none.
+/// The first position of the extremum along a dimension: the smallest index whose element equals it, or is NaN,
+/// for then the extremum is NaN.
 pub(super) fn position_along(call: &mut Call, x: ValueId, extremum: ValueId, dim: usize) -> Result<ValueId> {
     let own = call.shape(x);
     let spread = spread_back(call, extremum, &own, &[dim])?;
     let hit = call.b().compare(Direction::Eq, x, spread)?;
     let hit = if call.ty(x).dtype.is_float() {
-        let is_no_number = call.b().compare(Direction::Ne, x, x)?;
-        call.b().binary(BinaryKind::Or, hit, is_no_number)?
+        let is_nan = call.b().compare(Direction::Ne, x, x)?;
+        call.b().binary(BinaryKind::Or, hit, is_nan)?
     } else {
         hit
     };

@@ -42,16 +42,16 @@ fn order_of(call: &mut Call, x: ValueId, dim: usize, descending: bool) -> Result
     scalar("index_of_b", DType::I64);
     let direction = if descending { Direction::Gt } else { Direction::Lt };
     let before = if ty.dtype.is_float() {
-        // In the total order of keys: both zeros are one, and what is not a number is larger than all numbers, so it is
+        // In the total order of keys: both zeros are one, and NaN is larger than all numbers, so it is
         // last in ascending order and first in descending order.
         let zero = comparator.scalar(ty.dtype, 0.0);
-        let none = comparator.scalar(ty.dtype, f64::NAN);
+        let nan = comparator.scalar(ty.dtype, f64::NAN);
         let mut keys = Vec::with_capacity(2);
         for x in [a, b] {
             let is_zero = comparator.compare(Direction::Eq, x, zero)?;
             let key = comparator.select(is_zero, zero, x)?;
-            let is_none = comparator.compare(Direction::Ne, x, x)?;
-            keys.push(comparator.select(is_none, none, key)?);
+            let is_nan = comparator.compare(Direction::Ne, x, x)?;
+            keys.push(comparator.select(is_nan, nan, key)?);
         }
         comparator.push1(Compare { direction, compare_type: Some(CompareType::TotalOrder) }, &keys)?
     } else {
@@ -100,8 +100,8 @@ fn topk(call: &mut Call) -> Outs {
     results(call, x, index, dim)
 }
 
-/// The index of the lower of the two middle elements of a dimension that has elements, or of the first that is not a
-/// number; of extent 1 there.
+/// The index of the lower of the two middle elements of a dimension that has elements, or of the first NaN; of
+/// extent 1 there.
 fn middle(call: &mut Call, x: ValueId, dim: usize) -> Result<ValueId> {
     let Some(last) = call.shape(x)[dim].checked_sub(1) else {
         return Err(call.unsupported("at least one element", "a median of nothing"));
@@ -116,8 +116,8 @@ fn middle(call: &mut Call, x: ValueId, dim: usize) -> Result<ValueId> {
     let first = position_along(call, fixed, most, dim)?;
     let shape = call.shape(index);
     let (first, most) = (call.b().reshape(first, &shape)?, call.b().reshape(most, &shape)?);
-    let is_none = call.b().compare(Direction::Ne, most, most)?;
-    call.b().select(is_none, first, index)
+    let is_nan = call.b().compare(Direction::Ne, most, most)?;
+    call.b().select(is_nan, first, index)
 }
 
 fn median(call: &mut Call) -> Outs {
@@ -153,9 +153,9 @@ fn median_of_all(call: &mut Call) -> Outs {
         return one(call.b().reshape(value, &[])?);
     }
     let spread = call.spread(value, &[count])?;
-    let (equal, is_none) =
+    let (equal, is_nan) =
         (call.b().compare(Direction::Eq, x, spread)?, call.b().compare(Direction::Ne, x, x)?);
-    let hit = call.b().binary(BinaryKind::Or, equal, is_none)?;
+    let hit = call.b().binary(BinaryKind::Or, equal, is_nan)?;
     let least = call.b().full_like(x, f64::NEG_INFINITY)?;
     let hits = call.b().select(hit, x, least)?;
     one(call.b().reduce(Combiner::Max, hits, &[0])?)

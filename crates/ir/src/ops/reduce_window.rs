@@ -128,12 +128,12 @@ impl ReduceWindow {
             select: Box::new(select.finish(vec![kept])),
             scatter: Reducer::Combiner(Combiner::Sum),
         };
-        // What is not a number is the extremum of its window, so the cotangent is its own.
+        // NaN is the extremum of its window, so the cotangent is its own.
         let shape = builder.shape(x);
-        let is_no_number = builder.compare(Direction::Ne, x, x)?;
+        let is_nan = builder.compare(Direction::Ne, x, x)?;
         let most = if combiner == Combiner::Max { f64::INFINITY } else { f64::NEG_INFINITY };
         let most = builder.full(&TensorType::new(dtype, shape), most)?;
-        let x = builder.select(is_no_number, most, x)?;
+        let x = builder.select(is_nan, most, x)?;
         builder.push1(op, &[x, source, zero])
     }
 }

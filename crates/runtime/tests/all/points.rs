@@ -1,5 +1,5 @@
 //! The CPU device beside the reference interpreter, on one op at a time and at the points where values and gradients go
-//! wrong (`tests/ops`): what is not a number, and the infinities, are in the same places.
+//! wrong (`tests/ops`): NaN and infinities are in the same places.
 
 use crate::common::program;
 use crate::recorded::cases::cases;

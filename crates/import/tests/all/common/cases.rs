@@ -69,7 +69,7 @@ impl Case {
         literal(&json!([dtype, shape, self.0["gradients"][format!("x{at}")]]))
     }
 
-    /// Where two tensors differ by more than `slack` times what the case allows. Not a number and the infinities have to
+    /// Where two tensors differ by more than `slack` times what the case allows. NaN and infinities have to
     /// be in the same places.
     pub fn apart(&self, what: &str, slack: f64, found: &Literal, expected: &Literal) -> Option<String> {
         apart(&self.0, what, slack, found, expected)
@@ -214,7 +214,7 @@ fn tolerance(case: &Value, dtype: DType) -> f64 {
     })
 }
 
-/// Where two tensors differ. Not a number and the infinities have to be where PyTorch has them.
+/// Where two tensors differ. NaN and infinities have to be where PyTorch has them.
 fn apart(case: &Value, what: &str, slack: f64, found: &Literal, expected: &Literal) -> Option<String> {
     if found.ty != expected.ty {
         return Some(format!("{what} is {}, not {}", found.ty, expected.ty));

@@ -342,7 +342,7 @@ impl Operation for Binary {
     }
 }
 
-/// The cotangent goes to the chosen operand, half to each on a tie, and all of it to both if one is not a number.
+/// The cotangent goes to the chosen operand, half to each on a tie, and all of it to both if one is NaN.
 fn extremum_gradient(
     b: &mut GraphBuilder,
     kind: BinaryKind,

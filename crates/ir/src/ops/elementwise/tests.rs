@@ -266,7 +266,7 @@ fn gradients_at_corners_follow_convention() {
     for kind in [BinaryKind::Maximum, BinaryKind::Minimum] {
         let inputs = [vector(&[f64::NAN]), vector(&[2.0])];
         let both = gradients(Binary { kind }, &inputs, std::slice::from_ref(&one), &[true, true]);
-        assert_eq!(both, [one.clone(), one.clone()], "{kind:?} beside what is not a number");
+        assert_eq!(both, [one.clone(), one.clone()], "{kind:?} beside NaN");
     }
     let origin = [vector(&[0.0]), vector(&[-0.0])];
     let angle = gradients(

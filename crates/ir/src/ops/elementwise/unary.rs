@@ -268,7 +268,7 @@ impl Operation for Unary {
             UnaryKind::Log => return Ok(vec![Some(b.divide(g, x)?)]),
             UnaryKind::Exponential => y,
             UnaryKind::Abs => {
-                // 0 where `x` is not a number, so that one bad element does not spoil the sums of others.
+                // 0 where `x` is NaN, so that one bad element does not spoil the sums of others.
                 let sign = b.unary(UnaryKind::Sign, x)?;
                 let is_number = b.compare(Direction::Eq, x, x)?;
                 let zero = b.full_like(x, 0.0)?;

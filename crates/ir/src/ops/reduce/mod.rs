@@ -105,11 +105,11 @@ impl Reduce {
         match combiner {
             Combiner::Sum => Ok(Some(builder.broadcast_in_dim(cotangent, &ty.shape, &kept)?)),
             Combiner::Max | Combiner::Min => {
-                // Tied elements share the cotangent evenly, as in JAX; so do those that are not numbers.
+                // Tied elements share the cotangent evenly, as in JAX; so do those that are NaN.
                 let chosen = builder.broadcast_in_dim(result, &ty.shape, &kept)?;
                 let chosen = builder.compare(Direction::Eq, x, chosen)?;
-                let is_no_number = builder.compare(Direction::Ne, x, x)?;
-                let chosen = builder.binary(BinaryKind::Or, chosen, is_no_number)?;
+                let is_nan = builder.compare(Direction::Ne, x, x)?;
+                let chosen = builder.binary(BinaryKind::Or, chosen, is_nan)?;
                 let ones = builder.convert(chosen, ty.dtype)?;
                 let count = builder.reduce_sum(ones, &self.dims)?;
                 let share = builder.divide(cotangent, count)?;
