@@ -1,6 +1,6 @@
 """What the code of a module reads beside the values that it is given: the names in it, and the functions that ran.
 
-Code of the user is followed, that of installed packages is not. ``Ran`` notes which code ran during a forward pass: that is
+Code of the user is followed, that of installed packages is not. ``CallRecorder`` notes which code ran during a forward pass: that is
 how functions are found that no name leads to, such as a method chosen by ``getattr(self, "_" + kind)``.
 """
 
@@ -123,7 +123,7 @@ def _answer(asked: Any) -> Any:
 
 
 @dataclass
-class Ran:
+class CallRecorder:
     """A context: the code of the user that runs inside, and what it asks of the machine."""
 
     code: dict[types.CodeType, tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=dict)
@@ -133,7 +133,7 @@ class Ran:
     files: list[str] = field(default_factory=list)
     """Calls that read a file, or wait for a person or another process."""
 
-    def __enter__(self) -> Ran:
+    def __enter__(self) -> CallRecorder:
         self._before = sys.getprofile()
         sys.setprofile(self._watch())
         return self

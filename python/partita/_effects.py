@@ -16,7 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from partita._code import Ran
+from partita._code import CallRecorder
 from partita._drawn_outside import Drawn
 from partita._error import refuse
 from partita._watched import Holder, Tree, described, is_unchanged
@@ -130,7 +130,7 @@ class Watched:
     def __init__(self, tree: Tree, run: Callable[..., Any], keeps: bool) -> None:
         """``keeps``: whether a program returns the tensors that are left behind."""
         self.tree, self.run, self.keeps = tree, run, keeps
-        self.effects, self.ran = Effects(), Ran()
+        self.effects, self.ran = Effects(), CallRecorder()
         # What the export puts others in the place of: the entries that the user sees.
         self._own = tree.saved()
         # By the id of what is in its place, while the module runs.
@@ -144,7 +144,7 @@ class Watched:
             inputs = pytree.tree_leaves((args, kwargs))
             versions = [value._version if isinstance(value, torch.Tensor) else 0 for value in inputs]
             drawn = Drawn(self.tree.opaque)
-            with Ran() as self.ran:
+            with CallRecorder() as self.ran:
                 result = self.run(*args, **kwargs)
             after = pytree.tree_leaves((args, kwargs))
             if len(after) != len(inputs) or any(now is not before for now, before in zip(after, inputs)):

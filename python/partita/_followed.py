@@ -28,8 +28,8 @@ _CLASSES: dict[type[torch.optim.Optimizer], tuple[str, tuple[str, ...]]] = {
 if hasattr(torch.optim, "Adafactor"):
     _CLASSES[torch.optim.Adafactor] = ("adafactor", ("beta2_decay", "eps", "d", "weight_decay"))
 
-# Options that say how PyTorch computes, and not what.
-_MEANS = ("foreach", "fused", "capturable")
+# Options that choose an implementation and change no number.
+_IMPLEMENTATION = ("foreach", "fused", "capturable")
 
 Group = tuple[frozenset[str], str, tuple[tuple[str, float], ...]]
 """Names of parameters, kind and constants of their rule."""
@@ -80,6 +80,8 @@ class Followed:
                 f"torch.optim.{type(optimizer).__name__}",
             )
         self.optimizer, self._module, self._states = optimizer, model._module, optimizer.state
+        # What the class has for an option that is not given.
+        self._defaults = inspect.signature(type(optimizer)).parameters
         self._check_states()
 
     def read(self) -> Update:
@@ -89,7 +91,6 @@ class Followed:
         if self.optimizer.state is not self._states:
             self._check_states()
         kind, options = _CLASSES[type(self.optimizer)]
-        plain = inspect.signature(type(self.optimizer)).parameters
         named: dict[int, list[str]] = {}
         for name, value in self._module.named_parameters(remove_duplicate=False):
             named.setdefault(id(value), []).append(name)
@@ -97,11 +98,11 @@ class Followed:
         rates: list[float] = []
         for number, group in enumerate(self.optimizer.param_groups):
             for option in self.optimizer.defaults:
-                known = option in options or option in _MEANS or option == "lr"
-                if not known and group[option] != plain[option].default:
+                known = option in options or option in _IMPLEMENTATION or option == "lr"
+                if not known and group[option] != self._defaults[option].default:
                     raise _refused(
                         f"a planned step has no {option}",
-                        f"{option}={plain[option].default}",
+                        f"{option}={self._defaults[option].default}",
                         f"{option}={group[option]} in group {number} of {type(self.optimizer).__name__}",
                     )
             foreign = [value for value in group["params"] if id(value) not in named]
@@ -128,7 +129,8 @@ class Followed:
         own = vars(optimizer).get("step")
         # A scheduler of PyTorch counts the steps of its optimizer.
         if own is not None and not getattr(own, "_wrapped_by_lr_sched", False):
-            raise _refused("the optimizer has another step", "torch.optim as it is", f"an attribute step of torch.optim.{type(optimizer).__name__}")
+            found = f"an attribute step of torch.optim.{type(optimizer).__name__}"
+            raise _refused("the optimizer has another step", "torch.optim as it is", found)
         everywhere = importlib.import_module("torch.optim.optimizer")
         hooks = [
             *(getattr(optimizer, name, {}) for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")),

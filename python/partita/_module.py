@@ -31,7 +31,7 @@ from partita._partita import Mesh, Plan
 from partita._rows import check_rows
 from partita._tensors import pack, to_torch
 from partita._traced import Constants, traced
-from partita._watched import Key, Ran, Tree, described
+from partita._watched import Key, RanCode, Tree, described
 
 FLOATS = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
 
@@ -336,7 +336,7 @@ class Planning:
         """By the text of what was exported."""
         self._entries: dict[tuple[Any, Key], Entry] = {}
         self._trees: list[Tree] = []
-        self._ran: tuple[Ran, ...] = ()
+        self._ran: tuple[RanCode, ...] = ()
 
     def original(self, module: torch.nn.Module) -> torch.nn.Module:
         """The user's module with the tensors of the planned one."""
@@ -525,8 +525,8 @@ def planned_module(module: torch.nn.Module, plan: Plan, mesh: Mesh, same: Any = 
 
     Calling it raises ``PartitaError``: E414, E415 and E430 for arguments that the module does not take, E423 for indices out
     of range, E390 and E391 for what PyTorch cannot export, E396 for what ``forward`` changes in each call, E392 for gradients
-    of gradients and transforms, E395 for launched processes with different tensors, E251 for a replaced part that computes another thing,
-    and what the plan refuses.
+    of gradients and transforms, E395 for launched processes with different tensors, E251 for a replaced part that computes
+    another thing, and what the plan refuses.
     """
     _partita.check_alone()
     planned = _planned(copied(module), plan, mesh, same)

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from partita import _export
 from partita._apart import separate
-from partita._code import Ran
+from partita._code import CallRecorder
 from partita._effects import Effects, Watched, refuse_carried, refuse_drawn, refuse_moving, zeros
 from partita._error import refuse
 from partita._load import Model
@@ -87,7 +87,7 @@ class Traced:
     constants: list[Constant]
     again: Traced | None = None
     """The same program, exported from the state that it leaves behind."""
-    ran: Ran = field(default_factory=Ran)
+    ran: CallRecorder = field(default_factory=CallRecorder)
     """The code of the user that ran."""
     refused: Exception | None = None
     """Why no step can repeat it: it depends on what a pass before has left behind."""

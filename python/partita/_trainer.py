@@ -34,8 +34,9 @@ class Trainer:
 
     ``optimizer`` is one of ``partita.optim``, its name, or a new ``torch.optim.SGD``, ``Adam``, ``AdamW`` or ``Adafactor``
     over parameters of the module; AdamW by default. Of PyTorch's, groups, options and learning rates are read before each
-    step, so its schedulers work; what is in no group is not trained; its parameters and states stay as they are. With ``microbatches``, the gradients of the parts of a batch are summed before the update. Parameters that the
-    loss does not depend on are left alone, as by optimizers of PyTorch. With ``precision="bf16"`` the model computes in bf16
+    step, so its schedulers work; what is in no group is not trained; its parameters and states stay as they are. With
+    ``microbatches``, the gradients of the parts of a batch are summed before the update. Parameters that the loss does not
+    depend on are left alone, as by optimizers of PyTorch. With ``precision="bf16"`` the model computes in bf16
     while parameters, their gradients and updates keep f32; ``precision="f16"`` also scales the loss, and skips steps whose
     gradients are not finite. ``"mxfp8"``, ``"f8-block"`` and ``"f8-delayed"`` round the operands of matmuls to 8 bits.
 
@@ -123,7 +124,7 @@ class Trainer:
                 self.model, self._options = _only(whole, update), self._options | update.options()
             _check_module(self.model)
             native: Any = self._made()
-            native.take(self._native)
+            native.continue_from(self._native)
         except BaseException:
             self.model, self._options = before
             raise

@@ -47,7 +47,7 @@ _HOLDERS = ("argparse", "collections", "configparser", "optparse")
 # The function in a method of a class, a property, a cached property, a method with defaults.
 _INNER = ("__func__", "fget", "func")
 
-Ran = tuple[types.CodeType, dict[str, Any], dict[str, Any]]
+RanCode = tuple[types.CodeType, dict[str, Any], dict[str, Any]]
 """Code that ran, with its globals and the values of its free variables."""
 
 
@@ -171,7 +171,7 @@ class _Globals:
 class Tree:
     """What was reached from a module, or from any value."""
 
-    def __init__(self, root: Any, kind: type | None = None, ran: tuple[Ran, ...] = (), also: Any = None) -> None:
+    def __init__(self, root: Any, kind: type | None = None, ran: tuple[RanCode, ...] = (), also: Any = None) -> None:
         """``kind`` is the class of the user of a planned module: its own hooks run around its passes, and do not count.
         ``ran`` is code that its forward pass runs, and that no walk reaches. ``also`` is walked too: a loss."""
         self.holders: list[Holder] = []

@@ -93,8 +93,8 @@ impl Trainer {
         Ok((report.loss, report.grad_norm))
     }
 
-    /// Goes on where another trainer of the same parameters is: takes its steps, its folder, and all that both keep.
-    fn take(&self, py: Python<'_>, other: &Trainer) -> PyResult<()> {
+    /// Continues the steps of another trainer: takes their number, its folder, and the parameters and states that both have.
+    fn continue_from(&self, py: Python<'_>, other: &Trainer) -> PyResult<()> {
         detached(py, || {
             let (mut own, other_step) = (self.locked(), other.locked());
             let names: Vec<String> = own.train_loop.state().names().map(str::to_string).collect();
