@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
-import partita
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from torch import nn  # noqa: E402
+
+import partita  # noqa: E402
 
 
 class Named(nn.Module):

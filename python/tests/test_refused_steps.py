@@ -5,11 +5,13 @@ import sys
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
-import partita
-from test_launch import ENVIRONMENT, run
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from torch import nn  # noqa: E402
+
+import partita  # noqa: E402
+from test_launch import ENVIRONMENT, run  # noqa: E402
 
 
 class Fit(nn.Module):
