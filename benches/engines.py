@@ -1,10 +1,10 @@
 """The same training step on every engine of this machine, in turn, round by round.
 
     python3 benches/engines.py --partita target/release/partita --mpi crates/mpi/target/release/partita-mpi \
-        --python VENV/bin/python [--mesh dp=2] [--rounds 3] [--only native mpi2 mpi4 xla torch]
+        --python VENV/bin/python [--mesh dp=2] [--rounds 3] [--only native mpi2 mpi4 xla]
 
 For each mesh it trains a GPT (6 layers of width 384, 8 heads, 8 rows of 256) in one process, under MPI in 2 and 4 processes,
-under XLA in one process, and on PyTorch over gloo with one process for each rank. Prints the least and the median time of a
+and under XLA in one process. Prints the least and the median time of a
 step, the CPU time of a step over all processes, and each as a multiple of the native engine's. CPU time is that of a run
 minus that of one of two steps, so that starting is not in it. Needs Python 3 alone; engines that are missing are skipped."""
 
@@ -32,7 +32,7 @@ def commands(options):
         root = ["--allow-run-as-root"] if os.getuid() == 0 else []
         for count in (2, 4):
             found[f"mpi{count}"] = (["mpirun", *root, *MPI, "-n", str(count), options.mpi], "mpi")
-    found |= {engine: ([options.partita], engine) for engine in ("xla", "torch")}
+    found["xla"] = ([options.partita], "xla")
     return {name: command for name, command in found.items() if options.only is None or name in options.only}
 
 
@@ -65,11 +65,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--partita", default=str(ROOT / "target/release/partita"))
     parser.add_argument("--mpi", help="the command partita-mpi")
-    parser.add_argument("--python", default=sys.executable, help="a Python with jax and torch")
+    parser.add_argument("--python", default=sys.executable, help="a Python with jax")
     parser.add_argument("--mesh", nargs="+", default=["dp=4", "fsdp=4", "tp=4"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--only", nargs="+", help="engines: native, mpi2, mpi4, xla, torch")
+    parser.add_argument("--only", nargs="+", help="engines: native, mpi2, mpi4, xla")
     options = parser.parse_args()
     print("| mesh | engine | least ms | median ms | CPU ms | x least | x CPU |\n|---|---|---:|---:|---:|---:|---:|")
     for mesh in options.mesh:

@@ -78,7 +78,21 @@ pub fn usage_error(error: clap::Error) -> Result<Box<Diagnostic>, clap::Error> {
         );
     }
     diagnostic.help = help.or(Some("`partita COMMAND --help` lists all flags of a command".to_string()));
-    Ok(diagnostic)
+    Ok(instead_of_torch(&diagnostic).unwrap_or(diagnostic))
+}
+
+/// What to use instead of `--engine torch` and `--for torch`.
+fn instead_of_torch(usage: &Diagnostic) -> Option<Box<Diagnostic>> {
+    let flag = usage.at.as_deref()?.split(' ').next()?;
+    let (asked, other) = match flag {
+        "--engine" => ("train", "`--engine native` or `--engine xla` here"),
+        "--for" => ("export", "`--for xla` here"),
+        _ => return None,
+    };
+    let expected = usage.expected.as_deref().filter(|_| usage.found.as_deref() == Some("torch"))?;
+    let error = Diagnostic::new("E060", format!("`partita {asked}` has no models for PyTorch"));
+    let instead = "use `partita.torch.apply` on a module of your own, from Python (python/docs/torch.md)";
+    Some(error.at(flag).expected(expected).found("torch").help(format!("{instead}, or {other}")))
 }
 
 /// The subcommands.
@@ -304,15 +318,14 @@ pub struct ExportArgs {
     /// The folder of a run or of one of its checkpoints, a config, or a plan file.
     #[arg(value_name = "RUN|CONFIG|PLAN")]
     pub source: String,
-    /// The format: safetensors for the weights; toml, dict or calls for the plan; xla and torch for the step as a
-    /// program.
+    /// The format: safetensors for the weights; toml, dict or calls for the plan; xla for the step as a program.
     #[arg(long = "for", value_enum, value_name = "FORM")]
     pub purpose: ExportForm,
     /// With --for xla: who inserts the collectives.
     #[arg(long, value_enum, value_name = "FORM", default_value = "uniform")]
     pub form: XlaForm,
-    /// A new file; by default MODEL.safetensors for weights, and standard output for plans. For xla and torch a new folder,
-    /// by default MODEL-xla or MODEL-torch.
+    /// A new file; by default MODEL.safetensors for weights, and standard output for plans. For xla a new folder,
+    /// by default MODEL-xla.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// The folder of a run or of a checkpoint with the weights; by default RUN. A config alone exports its initial weights.
@@ -442,8 +455,6 @@ pub enum ExportForm {
     Toml,
     /// The training step as StableHLO with its initial state, its batches and a script that runs it through jaxlib.
     Xla,
-    /// The model and its plan as scripts of PyTorch, with its initial state and its batches.
-    Torch,
 }
 
 /// Who partitions a program for XLA.

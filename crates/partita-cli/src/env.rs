@@ -7,7 +7,7 @@ use crate::output::format::bytes;
 use partita::engine::{Engine, Host};
 use partita::feeds::bundled_corpus;
 use partita::launcher::Place;
-use partita::script_trainer::{packages, python};
+use partita::xla::trainer::{PACKAGES, python};
 use partita_runtime::{KernelChoice, KernelOptions, Machine};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -147,7 +147,7 @@ fn engine_state(engine: Engine, host: &Host) -> EngineState {
             }
             (None, None) => (false, "no mpirun; install an MPI library and build crates/mpi".to_string()),
         },
-        Engine::Xla | Engine::Torch => package(packages(engine)),
+        Engine::Xla => package(&PACKAGES),
     };
     EngineState { name: engine.name(), ready, about }
 }
@@ -224,7 +224,7 @@ mod tests {
             found.text()
         );
         let engines: Vec<&str> = found.engines.iter().map(|engine| engine.name).collect();
-        assert_eq!(engines, ["native", "mpi", "xla", "torch"]);
+        assert_eq!(engines, ["native", "mpi", "xla"]);
         assert!(found.text().contains("\nengines   native  CPU cores"), "{}", found.text());
         assert!(found.text().contains("\n          mpi     not here: "), "{}", found.text());
         let bare = Environment { cpu: None, launcher: BTreeMap::new(), ..found };

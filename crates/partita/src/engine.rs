@@ -3,8 +3,6 @@
 //! The plan, its verification, the traces and the checkpoints are the same for all of them. An engine says what it cannot
 //! do before it starts ([`Engine::check`]).
 
-use crate::session::Session;
-use crate::torch;
 use partita_base::{Diagnostic, Result};
 use partita_runtime::Processes;
 use std::sync::Arc;
@@ -19,13 +17,11 @@ pub enum Engine {
     Mpi,
     /// XLA through jaxlib: CPU, GPU or TPU devices, one for each rank.
     Xla,
-    /// The distributed runtime of PyTorch.
-    Torch,
 }
 
 impl Engine {
     /// All engines.
-    pub const ALL: [Engine; 4] = [Engine::Native, Engine::Mpi, Engine::Xla, Engine::Torch];
+    pub const ALL: [Engine; 3] = [Engine::Native, Engine::Mpi, Engine::Xla];
 
     /// The name, as `--engine` takes it.
     pub fn name(self) -> &'static str {
@@ -33,35 +29,25 @@ impl Engine {
             Engine::Native => "native",
             Engine::Mpi => "mpi",
             Engine::Xla => "xla",
-            Engine::Torch => "torch",
         }
     }
 
-    /// Whether the engine can train a session from here.
+    /// Whether the engine can train from here.
     ///
     /// # Errors
-    /// E060 with what it cannot do.
-    pub fn check(self, session: &Session, host: &Host) -> Result<()> {
-        let refused = |message: &str, expected: &str, found: String, help: &str| {
-            Err(Diagnostic::new("E060", format!("the engine {} cannot run this: {message}", self.name()))
-                .at("--engine")
-                .expected(expected)
-                .found(found)
-                .help(help))
-        };
-        match self {
-            Engine::Native => Ok(()),
-            Engine::Mpi if host.mpi.is_some() => Ok(()),
-            Engine::Mpi => refused(
-                "this program was built without MPI",
-                "the command partita-mpi, started by mpirun",
-                "the command partita".to_string(),
+    /// E060 for the engine mpi in a program without MPI.
+    pub fn check(self, host: &Host) -> Result<()> {
+        if self != Engine::Mpi || host.mpi.is_some() {
+            return Ok(());
+        }
+        Err(Diagnostic::new("E060", "the engine mpi cannot run this: this program was built without MPI")
+            .at("--engine")
+            .expected("the command partita-mpi, started by mpirun")
+            .found("the command partita")
+            .help(
                 "build it with `cargo build --release --manifest-path crates/mpi/Cargo.toml`, which needs mpicc, and start it \
                  with `mpirun -n 4 partita-mpi train --engine mpi ..`",
-            ),
-            Engine::Xla => Ok(()),
-            Engine::Torch => torch::check(session),
-        }
+            ))
     }
 }
 

@@ -17,7 +17,7 @@ pub struct TrainArgs {
     #[allow(missing_docs)]
     pub flags: ConfigFlags,
     /// What runs the ranks: native, the CPU cores of this host; mpi, processes that mpirun started; xla, devices of XLA
-    /// through jaxlib; torch, processes of PyTorch.
+    /// through jaxlib.
     #[arg(long, value_name = "ENGINE", default_value = "native", hide_default_value = true, value_parser = engine())]
     pub engine: Engine,
     /// The folder for checkpoints, which no other run uses. By default runs/MODEL, or the next of runs/MODEL-2,

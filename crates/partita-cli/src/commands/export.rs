@@ -10,8 +10,7 @@ use crate::output::format::bytes;
 use crate::run::answer;
 use indexmap::IndexMap;
 use partita::execution::tensor_data;
-use partita::torch::{self, TorchStep};
-use partita::xla::{self, Form, XlaStep};
+use partita::xla::{self, Form};
 use partita_base::{Diagnostic, Result};
 use partita_runtime::checkpoint::{TensorData, export_weights};
 use partita_schedule::Plan;
@@ -38,13 +37,12 @@ impl Event for Exported {
 /// Runs the command.
 ///
 /// # Errors
-/// E038 for a form that the source does not have, E275 and E276 for a step that XLA cannot run, E060 for one that PyTorch
-/// cannot, E311 to E314 for a checkpoint that is not there or does not fit, E043 and E316 for a file that exists or cannot
-/// be written.
+/// E038 for a form that the source does not have, E275 and E276 for a step that XLA cannot run, E311 to E314 for a
+/// checkpoint that is not there or does not fit, E043 and E316 for a file that exists or cannot be written.
 pub fn export(args: &ExportArgs, output: &mut Output) -> Result<()> {
     let form = match args.purpose {
         ExportForm::Safetensors => return export_model(args, output),
-        ExportForm::Xla | ExportForm::Torch => return export_step(args, output),
+        ExportForm::Xla => return export_step(args, output),
         ExportForm::Calls => PlanForm::Calls,
         ExportForm::Dict => PlanForm::Dict,
         ExportForm::Toml => PlanForm::Toml,
@@ -113,30 +111,22 @@ fn export_model(args: &ExportArgs, output: &mut Output) -> Result<()> {
     Ok(())
 }
 
-/// A step as the folder of a script.
-enum Step {
-    Xla(Box<XlaStep>),
-    Torch(Box<TorchStep>),
-}
-
 /// Writes the step of a config as a folder that a script runs.
 fn export_step(args: &ExportArgs, output: &mut Output) -> Result<()> {
-    let name = if args.purpose == ExportForm::Torch { "torch" } else { "xla" };
     if plan_file(&args.source).is_some() {
         return Err(Diagnostic::new("E038", "a plan has no step")
-            .at(format!("--for {name}"))
+            .at("--for xla")
             .expected("a config, or the folder of a run")
             .found(format!("the plan {}", args.source)));
     }
     let Source { session, saved } =
         Source::open(&args.source, args.from.as_deref(), &args.flags.overrides()?)?;
-    let step = match (args.purpose, args.form) {
-        (ExportForm::Torch, _) => Step::Torch(Box::new(torch::export(&session, saved.as_ref())?)),
-        (_, XlaForm::Uniform) => Step::Xla(Box::new(xla::export(&session, Form::Uniform, saved.as_ref())?)),
-        (_, XlaForm::Global) => Step::Xla(Box::new(xla::export(&session, Form::Global, saved.as_ref())?)),
+    let form = match args.form {
+        XlaForm::Uniform => Form::Uniform,
+        XlaForm::Global => Form::Global,
     };
-    let folder =
-        args.out.clone().unwrap_or_else(|| format!("{}-{name}", session.config().model.name()).into());
+    let step = xla::export(&session, form, saved.as_ref())?;
+    let folder = args.out.clone().unwrap_or_else(|| format!("{}-xla", session.config().model.name()).into());
     std::fs::create_dir(&folder).map_err(|error| {
         Diagnostic::new("E043", "the folder of the step cannot be made")
             .at(folder.display().to_string())
@@ -144,14 +134,11 @@ fn export_step(args: &ExportArgs, output: &mut Output) -> Result<()> {
             .found(error.to_string())
             .help("name another folder with --out, or remove this one")
     })?;
-    let state = match &step {
-        Step::Xla(step) => step.write(&folder).map(|()| &step.state),
-        Step::Torch(step) => step.write(&folder).map(|()| &step.state),
-    }?;
+    step.write(&folder)?;
     let exported = Exported {
         file: folder.display().to_string(),
-        tensors: state.len(),
-        bytes: state.values().map(|tensor| tensor.bytes.len() as u64).sum(),
+        tensors: step.state.len(),
+        bytes: step.state.values().map(|tensor| tensor.bytes.len() as u64).sum(),
         checkpoint: saved.map(|saved| saved.path.display().to_string()),
     };
     answer(&exported, Exported::text, output);

@@ -25,5 +25,5 @@ pub mod show;
 pub mod simulate;
 pub mod timetable;
 pub mod train;
-mod train_script;
+mod train_xla;
 pub mod verify;

@@ -3,7 +3,7 @@
 use crate::cli::TrainArgs;
 use crate::commands::profile::{ROWS_SHOWN, Recorded, for_tensorboard, write_ranks, write_trace, written};
 use crate::commands::verify::{Guard, refused_to_train};
-use crate::commands::{launch, train_script};
+use crate::commands::{launch, train_xla};
 use crate::files::check_new;
 use crate::interrupt::Interrupt;
 use crate::metrics::Metrics;
@@ -62,7 +62,7 @@ impl Observer for Printing<'_> {
 
 /// Runs the command.
 pub fn train(args: &TrainArgs, session: Session, host: &Host, output: &mut Output) -> Result<Ending> {
-    args.engine.check(&session, host)?;
+    args.engine.check(host)?;
     launch::check_alone(args.engine)?;
     let interrupt = Interrupt::catch();
     if let Err(error) = &interrupt {
@@ -89,8 +89,8 @@ pub fn train(args: &TrainArgs, session: Session, host: &Host, output: &mut Outpu
     ));
     output.note(feed.describe());
     let shared = launch::share_on(args.engine, host, execution.clone(), ranks)?;
-    if matches!(args.engine, Engine::Xla | Engine::Torch) {
-        return train_script::train(args, &session.with_execution(shared)?, output);
+    if args.engine == Engine::Xla {
+        return train_xla::train(args, &session.with_execution(shared)?, output);
     }
     let session = session.with_execution(execution.clone())?.with_execution(shared)?;
     let config = session.config();

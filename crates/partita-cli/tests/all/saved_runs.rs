@@ -202,39 +202,8 @@ fn a_step_for_xla_is_a_folder_with_its_runner() {
     export("export gpt --for xla --form global --mesh pp=2 --microbatches 2").refuses("E276", &["2 stages"]);
     fs::write(place.path("plan.toml"), "[plan]\n").unwrap();
     export("export plan.toml --for xla").refuses("E038", &["plan.toml"]);
-}
-
-#[test]
-fn a_step_for_pytorch_is_a_folder_with_its_model_and_its_plan() {
-    let place = crate::place();
-    let export = |line: &str| place.run(&[&line.split(' ').collect::<Vec<_>>()[..], &["--json"]].concat());
-    let outcome = export("export gpt --for torch --mesh tp=2,pp=2 --microbatches 2 --steps 2 --out step");
-    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
-    let text = |name: &str| fs::read_to_string(place.path("step").join(name)).unwrap();
-    let manifest: Value = serde_json::from_str(&text("manifest.json")).unwrap();
-    assert_eq!((&manifest["format"], &manifest["model"]), (&"partita-torch-1".into(), &"GPT".into()));
-    assert_eq!(manifest["mesh"], serde_json::json!([["tp", 2], ["pp", 2]]));
-    // Stages that are cut by work end where a line of PyTorch's plan says it.
-    let plan = manifest["plan"].as_array().unwrap();
-    let has = |pattern: &str, request: &str| plan.iter().any(|line| line[0] == pattern && line[1] == request);
-    assert!(has("layers.*.attn.q_proj", "colwise") && has("layers.0", "pipeline_split"), "{plan:?}");
-    assert_eq!(manifest["timetable"]["tasks"], "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
-    assert_eq!(manifest["optimizer"]["name"], "AdamW");
-    for (file, word) in
-        [("run.py", "def main()"), ("models.py", "class GPT"), ("parallel/_apply.py", "def apply")]
-    {
-        assert!(text(file).contains(word), "{file}");
-    }
-    // Nothing of it needs Partita at run time.
-    for file in ["run.py", "models.py", "parallel/__init__.py", "parallel/_apply.py", "parallel/_stages.py"] {
-        let imports = |line: &&str| line.starts_with("from partita") || line.starts_with("import partita");
-        assert_eq!(text(file).lines().find(imports), None, "{file}");
-    }
-    let state = fs::read(place.path("step").join("state.safetensors")).unwrap();
-    assert!(header(&state).0.contains_key("layers.1.attn.q_proj.weight"), "whole parameters");
-    export("export bert --for torch").refuses("E060", &["bert"]);
-    export("export mlp --for torch --set optimizer.kind=lion").refuses("E060", &["lion"]);
-    export("export mlp --for torch --set train.dtype=bf16").refuses("E060", &["bf16"]);
+    export("export mlp --for torch")
+        .refuses("E060", &["partita.torch.apply", "python/docs/torch.md", "--for xla"]);
 }
 
 #[test]

@@ -3,13 +3,11 @@
 use super::pretrained::{self, Fact};
 use super::{Experts, ModelKind, ModelSource, Sizes, period};
 use crate::keys::Section;
-use crate::torch::Module;
 use partita_base::{DType, Result};
 use partita_ir::Graph;
 use partita_mesh::Mesh;
 use partita_nn::{LlamaConfig, Model, ModelConfig};
 use partita_schedule::{Plan, ReadyOptions, ready_plan};
-use serde_json::json;
 use std::sync::Arc;
 
 /// The kind `llama`.
@@ -110,23 +108,6 @@ impl ModelSource for LlamaConfig {
 
     fn experts(&self) -> Option<Experts> {
         self.experts.as_ref().map(Experts::of)
-    }
-
-    fn torch(&self) -> Option<Module> {
-        let sizes = json!({
-            "vocab": self.vocab,
-            "dim": self.dim,
-            "layers": self.layers,
-            "heads": self.heads,
-            "kv_heads": self.kv_heads.unwrap_or(self.heads),
-            "hidden": self.hidden_features(),
-            "tied": self.tied,
-            "fused_qkv": self.fused_qkv,
-            "rotary_base": self.rotary_base,
-            "epsilon": self.epsilon,
-            "dropout": self.dropout,
-        });
-        self.experts.is_none().then(|| Module::of_text("Llama", sizes, self.dropout))
     }
 
     fn plan(&self, forward: &Graph, mesh: &Mesh, options: &ReadyOptions) -> Result<Plan> {

@@ -2,14 +2,11 @@
 
 use super::{ModelKind, ModelSource, Sizes};
 use crate::keys::Section;
-use crate::torch::Module;
 use partita_base::{DType, Result};
 use partita_ir::Graph;
 use partita_mesh::Mesh;
-use partita_nn::modules::Activation;
 use partita_nn::{MlpConfig, Model, ModelConfig};
 use partita_schedule::{Plan, ReadyOptions, ready_plan};
-use serde_json::json;
 use std::sync::Arc;
 
 /// The kind `mlp`.
@@ -53,17 +50,6 @@ impl ModelSource for MlpConfig {
                 ("features x features", widest * widest),
             ],
         }
-    }
-
-    fn torch(&self) -> Option<Module> {
-        Some(Module {
-            class: "MLP",
-            sizes: json!({"dims": self.dims, "bias": self.bias}),
-            loss: if self.classify { "cross_entropy" } else { "mse" },
-            inputs: vec!["inputs", if self.classify { "labels" } else { "targets" }],
-            dropout: 0.0,
-        })
-        .filter(|_| self.activation == Activation::Relu)
     }
 
     fn plan(&self, forward: &Graph, mesh: &Mesh, options: &ReadyOptions) -> Result<Plan> {

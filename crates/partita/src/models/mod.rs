@@ -18,7 +18,6 @@ mod pretrained;
 mod t5;
 
 use crate::keys::Section;
-use crate::torch::Module;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_ir::{Graph, ValueId};
 use partita_mesh::Mesh;
@@ -106,11 +105,6 @@ pub trait ModelSource: fmt::Debug + Send + Sync {
     /// An error of building the training step, with what the model knows about its cause.
     fn explained(&self, error: Box<Diagnostic>) -> Box<Diagnostic> {
         error
-    }
-
-    /// The same model as a module of PyTorch; `None` where there is none.
-    fn torch(&self) -> Option<Module> {
-        None
     }
 
     /// Whether the logits at a position may depend on later tokens. Such a model of text learns to predict hidden tokens;

@@ -1,17 +1,15 @@
-//! Training on an engine in Python, XLA or PyTorch: exports the step, starts its runner, and follows it.
+//! Training under XLA: exports the step, starts its runner, and follows it.
 //!
 //! The runner prints a line of JSON for each step and for each state that it wrote to a file. This side makes checkpoints of
 //! these states, which are those of any other engine, so that a run continues on any of them.
 
-use crate::engine::Engine;
 use crate::execution::state_layout;
 use crate::feeds::Feed;
 use crate::run_files::{Saved, beside, folder, metadata};
 use crate::session::{Part, Session};
-use crate::torch;
 use crate::trainer::{Finished, Observer, StepDone};
 use crate::validator::Validator;
-use crate::xla::{self, Form};
+use crate::xla::{Form, export};
 use partita_base::{Diagnostic, Result};
 use partita_runtime::StepReport;
 use partita_runtime::checkpoint::{Checkpoint, FileStorage, RunFolder, import_weights};
@@ -24,17 +22,19 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The variable that names another interpreter than `python3` for the engines in Python.
+/// The variable that names another interpreter of Python than `python3`.
 pub const PYTHON: &str = "PARTITA_PYTHON";
 
-/// The interpreter that runs the engines in Python.
+/// The packages that the runner imports.
+pub const PACKAGES: [&str; 2] = ["jax", "jaxlib"];
+
+/// The interpreter that runs the runner.
 pub fn python() -> String {
     std::env::var(PYTHON).unwrap_or_else(|_| "python3".to_string())
 }
 
-/// A training run on an engine in Python.
-pub struct ScriptTrainer {
-    engine: Engine,
+/// A training run under XLA.
+pub struct XlaTrainer {
     session: Session,
     /// The step of validations, if there are any, which takes the state that the runner saves.
     validation: Option<Built>,
@@ -78,77 +78,36 @@ struct Line {
     saved: Option<PathBuf>,
 }
 
-/// The line of a runner that cannot run the plan.
-#[derive(Deserialize)]
-struct Refusal {
-    refused: Refused,
-}
-
-#[derive(Deserialize)]
-struct Refused {
-    code: String,
-    message: String,
-    expected: Option<String>,
-    found: Option<String>,
-    at: Option<String>,
-    help: Option<String>,
-}
-
-impl Refused {
-    fn diagnostic(self) -> Box<Diagnostic> {
-        let known = ["E221", "E223", "E390", "E394", "E462"].into_iter().find(|known| *known == self.code);
-        let mut diagnostic = Diagnostic::new(known.unwrap_or("E061"), self.message);
-        diagnostic.expected = self.expected;
-        diagnostic.found = self.found;
-        diagnostic.at = self.at;
-        diagnostic.help = self.help;
-        diagnostic
-    }
-}
-
-impl ScriptTrainer {
+impl XlaTrainer {
     /// Exports the step of a session with its state, initial or resumed, and with the batches of its steps.
     ///
     /// # Errors
-    /// Those of [`xla::export`] and [`torch::export`]; E432 if a validation could not take the state; E315 for a folder
-    /// of checkpoints that cannot be written, E061 without a Python with the packages of the engine, and for an
-    /// exchange folder that cannot be written.
-    pub fn new(session: &Session, engine: Engine, resumed: Option<&Saved>) -> Result<ScriptTrainer> {
-        check_packages(engine)?;
-        let failed = |what: &str, found: String| failed(engine, what, found);
+    /// Those of [`export`]; E432 if a validation could not take the state; E315 for a folder of checkpoints that cannot be
+    /// written, E061 without a Python with [`PACKAGES`], and for an exchange folder that cannot be written.
+    pub fn new(session: &Session, resumed: Option<&Saved>) -> Result<XlaTrainer> {
+        check_packages()?;
         let model = session.model()?;
         let feed = session.feed(&model)?;
         let processes = session.processes();
         let is_first = processes.is_none_or(|processes| processes.index() == 0);
-        let path = std::env::temp_dir().join(format!("partita-{}-{}", engine.name(), std::process::id()));
+        let path = std::env::temp_dir().join(format!("partita-xla-{}", std::process::id()));
         let exchange = Exchange(path.clone());
         std::fs::create_dir(&path).map_err(|error| failed("its folder cannot be made", error.to_string()))?;
-        let layout = match engine {
-            Engine::Torch => {
-                let step = torch::export(session, resumed)?;
-                step.write(&path)?;
-                step.layout
-            }
-            _ => {
-                let step = xla::export(session, Form::Uniform, resumed)?;
-                step.write(&path)?;
-                step.layout
-            }
-        };
+        let step = export(session, Form::Uniform, resumed)?;
+        step.write(&path)?;
         let alone = session.clone().in_this_process();
         let validation = match session.config().train.validate_batches > 0 && feed.validation_batches() > 0 {
             true => Some(alone.build_part(&model, &alone.plan(&model)?, Part::Loss)?),
             false => None,
         };
         if let Some(built) = &validation {
-            layout.gives(&state_layout(built)?)?;
+            step.layout.gives(&state_layout(built)?)?;
         }
         let (first, first_batch) = match resumed {
             Some(saved) => (saved.step(), feed.resume(saved.opened().meta())?),
             None => (0, 0),
         };
-        Ok(ScriptTrainer {
-            engine,
+        Ok(XlaTrainer {
             folder: is_first.then(|| folder(session.config(), resumed)).transpose()?,
             session: session.clone(),
             validation,
@@ -173,7 +132,7 @@ impl ScriptTrainer {
         // The first runner listens at a port that is free now.
         let free = || TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
         let port = match index {
-            0 => free().map_err(|error| failed(self.engine, "no port is free", error.to_string()))?.port(),
+            0 => free().map_err(|error| failed("no port is free", error.to_string()))?.port(),
             _ => 0,
         };
         let told = processes.world(count, Vec::new())?.transport().control_all_gather(&port.to_le_bytes())?;
@@ -193,8 +152,6 @@ impl ScriptTrainer {
     /// # Errors
     /// E061 if the runner cannot be started or fails; those of saving and validating.
     pub fn fit(&mut self, observer: &mut dyn Observer) -> Result<Finished> {
-        let engine = self.engine;
-        let failed = |what: &str, found: String| failed(engine, what, found);
         let total = self.session.config().train.steps;
         let every = self.session.config().checkpoint.every;
         let child = Command::new(python())
@@ -221,9 +178,6 @@ impl ScriptTrainer {
         let mut running = Running(child, stdin);
         for line in lines {
             let line = line.map_err(|error| failed("its output cannot be read", error.to_string()))?;
-            if let Ok(Refusal { refused }) = serde_json::from_str(&line) {
-                return Err(refused.diagnostic());
-            }
             let line: Line = serde_json::from_str(&line)
                 .map_err(|_| failed("it printed something else than steps", line.clone()))?;
             match &line.saved {
@@ -283,33 +237,23 @@ impl ScriptTrainer {
     }
 }
 
-/// The packages that the runner of an engine imports.
-pub fn packages(engine: Engine) -> &'static [&'static str] {
-    match engine {
-        Engine::Xla => &["jax", "jaxlib"],
-        Engine::Torch => &["torch", "numpy"],
-        Engine::Native | Engine::Mpi => &[],
-    }
-}
-
 /// E061 unless there is a Python that finds the packages of the runner; they are not imported.
-fn check_packages(engine: Engine) -> Result<()> {
-    let names = packages(engine).join(" ");
+fn check_packages() -> Result<()> {
     let program = "import importlib.metadata as m, sys; [m.version(name) for name in sys.argv[1:]]";
-    let done = Command::new(python()).args(["-c", program]).args(packages(engine)).output();
-    let done = done.map_err(|error| failed(engine, "its Python cannot be started", error.to_string()))?;
+    let done = Command::new(python()).args(["-c", program]).args(PACKAGES).output();
+    let done = done.map_err(|error| failed("its Python cannot be started", error.to_string()))?;
     if done.status.success() {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&done.stderr);
-    let last = said.lines().last().unwrap_or(&names);
-    Err(failed(engine, "its Python lacks a package", last.to_string()))
+    let last = said.lines().last().map_or(PACKAGES.join(" "), str::to_string);
+    Err(failed("its Python lacks a package", last))
 }
 
 /// E061.
-fn failed(engine: Engine, what: &str, found: String) -> Box<Diagnostic> {
-    let (names, install) = (packages(engine).join(" and "), packages(engine).join(" "));
-    Diagnostic::new("E061", format!("the engine {} failed: {what}", engine.name()))
+fn failed(what: &str, found: String) -> Box<Diagnostic> {
+    let (names, install) = (PACKAGES.join(" and "), PACKAGES.join(" "));
+    Diagnostic::new("E061", format!("the engine xla failed: {what}"))
         .at(python())
         .expected(format!("a Python with {names}"))
         .found(found)

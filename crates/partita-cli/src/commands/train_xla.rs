@@ -1,4 +1,4 @@
-//! `partita train` with `--engine xla` or `torch`: the step in a runner, with the lines and checkpoints of every engine.
+//! `partita train --engine xla`: the step in a runner, with the lines and checkpoints of every engine.
 
 use crate::cli::TrainArgs;
 use crate::commands::launch;
@@ -7,19 +7,15 @@ use crate::metrics::Metrics;
 use crate::output::Output;
 use crate::output::events::Summary;
 use crate::run::Ending;
-use partita::engine::Engine;
 use partita::run_files::Saved;
-use partita::script_trainer::ScriptTrainer;
 use partita::session::Session;
-use partita::torch;
+use partita::xla::trainer::XlaTrainer;
 use partita_base::{Diagnostic, Result};
 
-/// Verifies the plan on the CPU device, and trains on the engine.
+/// Verifies the plan on the CPU device, and trains under XLA.
 pub fn train(args: &TrainArgs, session: &Session, output: &mut Output) -> Result<Ending> {
     if args.profile.is_some() {
-        let message =
-            format!("the engine {} cannot run this: its ops are not recorded here", args.engine.name());
-        return Err(Diagnostic::new("E060", message)
+        return Err(Diagnostic::new("E060", "the engine xla cannot run this: its ops are not recorded here")
             .at("--profile")
             .expected("a run without --profile, or the engine native or mpi")
             .help("leave --profile away, or profile the same plan with `partita profile`"));
@@ -29,11 +25,7 @@ pub fn train(args: &TrainArgs, session: &Session, output: &mut Output) -> Result
         Some(path) => Some(Saved::at(&path)?),
         None => args.resume.as_ref().map(|path| Saved::find(config, path.as_deref())).transpose()?,
     };
-    if args.engine == Engine::Torch {
-        torch::notes(session)?.into_iter().for_each(|note| output.note(note));
-    }
-    let mut trainer =
-        output.during("lowering the step", || ScriptTrainer::new(session, args.engine, resumed.as_ref()))?;
+    let mut trainer = output.during("lowering the step", || XlaTrainer::new(session, resumed.as_ref()))?;
     launch::record(trainer.folder());
     let first = resumed.as_ref().map_or(0, Saved::step);
     if let Some(saved) = &resumed {
