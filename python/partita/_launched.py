@@ -12,7 +12,8 @@ import pathlib
 import sys
 import traceback
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -108,6 +109,20 @@ def start() -> None:
     """What the package does when it is imported."""
     if _PLACE is not None:
         _PLACE.tell_errors()
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Inside, this process runs all ranks of a plan by itself, whatever has started it."""
+    global _PLACE
+    names = ("PARTITA_LAUNCH", "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+    hidden = {name: os.environ.pop(name) for name in names if name in os.environ}
+    place, _PLACE = _PLACE, None
+    try:
+        yield
+    finally:
+        _PLACE = place
+        os.environ.update(hidden)
 
 
 def is_launched() -> bool:

@@ -18,14 +18,13 @@ from partita._tensors import pack, to_numpy, to_torch
 
 if TYPE_CHECKING:
     from partita._followed import Update
-    from partita.torch._engine import Ranks
 
 __all__ = ["Trainer"]
 
 
 class Trainer:
-    """A model that trains on a mesh under a plan. All ranks run in this process, without the interpreter lock; or, with
-    ``engine="torch"``, each in a process of a launcher, on the runtime of PyTorch (see ``partita.torch``).
+    """A model that trains on a mesh under a plan. All ranks run in this process, without the interpreter lock. (On the
+    runtime of PyTorch, a module runs under a plan by ``partita.torch.apply``.)
 
     ``plan`` is a ``Plan``, a text, a dictionary from module patterns to styles, or None, which shards the batch, and over an
     axis ``fsdp`` parameters too.
@@ -61,8 +60,15 @@ class Trainer:
         engine: str = "native",
         _options: dict[str, Any] | None = None,
     ) -> None:
-        if engine == "native":
-            _partita.check_alone()
+        if engine != "native":
+            raise refuse(
+                "E394",
+                f"a trainer has no engine {engine}",
+                expected="native",
+                found=engine,
+                help="partita.torch.apply runs a plan on a module of your own, on PyTorch's runtime" if engine == "torch" else None,
+            )
+        _partita.check_alone()
         # What the module is now, also if it has changed since it was loaded.
         self._whole = self.model = model = model._current()
         self.mesh = mesh_of(mesh)
@@ -70,7 +76,7 @@ class Trainer:
         followed, options = step_options(model, optimizer, microbatches, clip_grad_norm, sequence_parallel, precision)
         if _options is not None:
             options = _options | {key: options[key] for key in ("optimizer", "decay_1d", "groups")}
-        self._followed, self._options, self._seed, self._engine = followed, options, seed, engine
+        self._followed, self._options, self._seed = followed, options, seed
         self._update = None if followed is None else followed.read()
         self._rule = None if followed is not None else optim.of(optimizer)
         self._lr = 0.0 if self._rule is None else self._rule.lr
@@ -83,25 +89,16 @@ class Trainer:
             names = [name for name, _, _ in native.parameters() + native.states()]
             found = ((name, native.value(name)) for name in names)
             _launched.compare("weights", ((name, value) for name, value in found if value is not None))
-        if engine not in ("native", "torch"):
-            raise ValueError(f"no engine {engine!r}: expected native or torch")
-
         _check_module(model)
         if self._update is not None:
             self.model = _only(model, self._update)
-        self._native: _partita.Trainer | Ranks | _Lost = self._made()
+        self._native: _partita.Trainer | _Lost = self._made()
         # Whether a step has failed so that no other one can follow.
         self._has_failed = False
 
-    def _made(self) -> _partita.Trainer | Ranks:
+    def _made(self) -> _partita.Trainer:
         """New ranks with the parameters of the model."""
-        if self._engine == "native":
-            return _partita.Trainer(self.model._native, self.plan, self.mesh, self._options, self._seed)
-        from partita.torch import _engine
-
-        if self._rule is None:
-            raise refuse("E394", "PyTorch's engine takes no optimizer of PyTorch", expected="one of partita.optim")
-        return _engine.Ranks(self.model, self.plan, self.mesh, self._rule, self._options, self._seed)
+        return _partita.Trainer(self.model._native, self.plan, self.mesh, self._options, self._seed)
 
     def _follow(self) -> None:
         """Plans the step again if the code of the module, what it reads, or the optimizer of PyTorch has changed by more than

@@ -10,12 +10,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed._composable.checkpoint_activation import checkpoint
 from torch.distributed.device_mesh import DeviceMesh
+from torch.utils import _pytree as pytree
+
+from partita._error import refuse
 
 from . import _batch, _layouts, _stages
 from ._lines import BATCH_AXES, STAGES, Call, Line, Refusals, read
 from ._needs import lines as lines_of
-from ._needs import refuse
-from ._parallel import MeanLoss, ModuleLoss, Parallel
+from ._one_device import VERIFY_LIMIT, OneDevice
+from ._parallel import Parallel, PartLoss, check_rows, part_of, rows_of
 
 _NO_EFFECT = ("annotate", "decompose", "fork_rng", "trace")
 """Requests that change nothing here: notes, and what only patterns see."""
@@ -40,14 +43,20 @@ def apply(
     microbatches: int = 1,
     timetable: str = "1f1b",
     example_inputs: tuple[Any, ...] | None = None,
+    check: bool = True,
+    verify_limit: float = VERIFY_LIMIT,
 ) -> Parallel:
     """Applies a plan to a module, in place, on a mesh of PyTorch whose dimensions have the names of the plan's axes. Every
     process of the mesh calls it, and takes the parameters of the first one. ``plan`` is a ``Plan``, a text, a dictionary
     from module patterns to styles, or None.
 
     Axes ``dp`` and ``fsdp`` shard the rows of a batch, ``pp`` has stages, and one more axis may have layouts. ``loss``
-    takes what the module returns and the target, and is a mean over rows; without it the module returns the loss, a scalar or
-    an attribute ``loss``. Stages need it, and ``example_inputs``, the tensors of a whole batch without the target.
+    takes what the module returns and the target, and is a sum or a mean over rows or over what counts in them; without it the
+    module returns the loss, a scalar or an attribute ``loss``. Stages need it, and ``example_inputs``, the tensors of a whole
+    batch without the target.
+
+    The first step is compared with that of one device of the native engine: of a batch, cut to rows that take at most
+    ``verify_limit`` operations on elements. ``check=False`` leaves this out.
 
     Raises ``PartitaError``: E394 with all lines that PyTorch cannot express and the nearest plan that it can, or for a
     mesh, module or loss that it cannot; E221 for a pattern that matches no module, E223 for an axis that the mesh does not
@@ -93,10 +102,11 @@ def apply(
         )
 
     device = _device(device_mesh)
+    one_device = OneDevice(module, loss)
     module.to(device)
     _begin_alike(module, device_mesh)
-    parts = microbatches * math.prod(sizes[axis] for axis in _batch.batch_axes(device_mesh))
-    mean = ModuleLoss(parts) if loss is None else MeanLoss(loss, parts)
+    part_loss = PartLoss(loss, math.prod(sizes[axis] for axis in _batch.batch_axes(device_mesh)))
+    limit = verify_limit if check else None
     layout_mesh = device_mesh[layout_axis] if layout_axis is not None else None
 
     def made(root: torch.nn.Module) -> None:
@@ -110,20 +120,19 @@ def apply(
 
     if table is None:
         made(module)
-        return Parallel(device_mesh, [module], layout_mesh, microbatches, mean)
-    assert example_inputs is not None
+        return Parallel(device_mesh, [module], layout_mesh, microbatches, part_loss, one_device, limit)
     # The rows of one microbatch of one rank.
-    splitter = Parallel(device_mesh, [module], layout_mesh, microbatches, mean)
-    inputs = tuple(
-        splitter.local(torch.as_tensor(tensor).to(device)).chunk(microbatches)[0] for tensor in example_inputs
-    )
+    given = pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, (example_inputs, {}))
+    parts = microbatches * math.prod(sizes[axis] for axis in _batch.batch_axes(device_mesh))
+    check_rows(rows_of(given), parts // microbatches, microbatches)
+    inputs, _ = part_of(given, rows_of(given), parts, 0)
     mine = table.stages_of(device_mesh.get_local_rank(STAGES))
     stages = _stages.cut(module, ends, inputs, device_mesh, device, mine)
     roots = [stage.submod for stage in stages]
     for root in roots:
         made(root)
-    schedule = _stages.scheduled(stages, table, slices, microbatches, mean)
-    return Parallel(device_mesh, roots, layout_mesh, microbatches, mean, schedule, stages)
+    pipeline = _stages.Pipeline(stages, table, slices, microbatches, part_loss)
+    return Parallel(device_mesh, roots, layout_mesh, microbatches, part_loss, one_device, limit, pipeline)
 
 
 def _sizes(mesh: DeviceMesh) -> dict[str, int]:

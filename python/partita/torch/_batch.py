@@ -6,15 +6,18 @@ its axis and replicated over the other one; where no line names any, all are rep
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
-from ._lines import BATCH_AXES, Line, Refusals, matches
+from ._lines import BATCH_AXES, STAGES, Line, Refusals, matches
 
 _LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict)
 
@@ -91,3 +94,46 @@ def shard(root: torch.nn.Module, mesh: DeviceMesh, found: Sequence[Unit]) -> Non
             )
     if not any(unit.path == "" for unit in found):
         replicate(root, mesh=mesh[tuple(axes)]._flatten() if len(axes) > 1 else mesh[axes[0]])
+
+
+class Draws:
+    """The random numbers of this rank: alike on ranks with the same rows and stages, which compute the same values, and others
+    on other ranks. The generators of the program are left as they are; the first rank's seed decides."""
+
+    def __init__(self, mesh: DeviceMesh, world: dist.ProcessGroup) -> None:
+        self._device = torch.device("cpu")
+        if mesh.device_type != "cpu":
+            self._device = torch.device(mesh.device_type, torch.get_device_module(mesh.device_type).current_device())
+        seed: list[Any] = [torch.initial_seed()]
+        dist.broadcast_object_list(seed, src=dist.get_global_rank(world, 0), group=world)
+        place = 0
+        for axis in (*batch_axes(mesh), STAGES):
+            if axis in (mesh.mesh_dim_names or ()):
+                place = place * mesh[axis].size() + mesh.get_local_rank(axis)
+        self._seed = (int(seed[0]) + 0x9E3779B97F4A7C15 * place) % 2**63
+        self._states: Any = None
+
+    @contextmanager
+    def of_this_rank(self) -> Iterator[None]:
+        """Inside, PyTorch draws the numbers of this rank, from where the last pass stopped."""
+        on_device = self._device.type != "cpu"
+        devices = [self._device.index] if on_device else []
+        with torch.random.fork_rng(devices, device_type=self._device.type if on_device else "cuda"):
+            if self._states is None:
+                torch.manual_seed(self._seed)
+            else:
+                torch.set_rng_state(self._states[0])
+                if on_device:
+                    torch.get_device_module(self._device.type).set_rng_state(self._states[1])
+            yield
+            own = torch.get_device_module(self._device.type).get_rng_state() if on_device else None
+            self._states = (torch.get_rng_state(), own)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """What is drawn inside is drawn again afterwards."""
+        before = self._states
+        try:
+            yield
+        finally:
+            self._states = before

@@ -16,7 +16,9 @@ from typing import Any
 
 import torch
 
-from ._needs import refuse, spelled
+from partita._error import refuse
+
+from ._needs import spelled
 
 BATCH_AXES = ("dp", "fsdp")
 """The axes that shard dimension 0 of the batch."""

@@ -1,7 +1,4 @@
-"""What the rest of this package needs of Partita: errors, the lines of a plan, timetables.
-
-A step that `partita export --for torch` writes carries the package with another form of this file, and runs without Partita.
-"""
+"""What the rest of this package needs of plans and timetables."""
 
 from __future__ import annotations
 
@@ -12,11 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from partita import _partita
-from partita._error import refuse
 from partita._partita import Plan
 from partita._schedule import plan_of
 
-__all__ = ["lines", "refuse", "spelled", "tasks"]
+__all__ = ["lines", "spelled", "tasks"]
 
 
 def lines(plan: Plan | str | Mapping[str, Any] | None) -> list[tuple[str, str, str]]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from functools import partial
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,88 +13,52 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
-from ._batch import batch_axes
+from partita._error import refuse
+from partita._partita import PartitaError
+
+from . import _stages
+from ._batch import Draws, batch_axes
 from ._layouts import running
 from ._lines import STAGES
-from ._needs import refuse
+from ._one_device import Given, OneDevice, difference, digest, fields, loss_in, say, without_dropout
+from ._shares import Unshared, unshared
 
 
-def _halves(values: Any) -> list[Any]:
-    """The halves of tensors along their rows, those of the first one; none where there are no two even halves."""
-    tensors = [value for value in pytree.tree_leaves(values) if isinstance(value, torch.Tensor) and value.ndim]
-    rows = tensors[0].shape[0] if tensors else 0
-    if rows < 2 or rows % 2 != 0:
-        return []
-
-    def half(number: int, value: Any) -> Any:
-        has_rows = isinstance(value, torch.Tensor) and value.ndim and value.shape[0] == rows
-        return value.detach().chunk(2)[number] if has_rows else value
-
-    return [pytree.tree_map(partial(half, number), values) for number in range(2)]
+_TOLD = 1e10
+"""Operations on elements that may take more than a second, so that a line tells of them."""
 
 
-def _check_mean(whole: torch.Tensor, halves: Sequence[torch.Tensor]) -> None:
-    """E394 if a loss is not the mean of those of the halves of the rows."""
-    if not halves:
-        return
-    mean = torch.stack(list(halves)).mean()
-    if not torch.allclose(mean, whole, rtol=1e-3, atol=1e-6):
-        raise refuse(
-            "E394",
-            "the loss of a batch is not the mean of the losses of its halves",
-            expected="a mean over rows: PyTorch averages the gradients of ranks and microbatches",
-            found=f"{float(whole):.6g} of the whole, {float(mean):.6g} of the halves",
-            help="divide a sum by the number of rows, or use a mesh without dp and fsdp and one microbatch",
-        )
+class PartLoss:
+    """The loss of a part of the batch, times its share and the number of ranks whose gradients PyTorch averages."""
 
+    def __init__(self, loss: Callable[..., Any] | None, ranks: int) -> None:
+        self._loss, self._ranks = loss, ranks
+        self._shares: list[float] = []
+        self.found: list[torch.Tensor] = []
+        """The losses of parts, times their shares."""
 
-class MeanLoss:
-    """The loss of a part of the batch. The whole one is the mean over the parts; where there are several, that is checked
-    on the first batch."""
+    def begin(self, shares: Sequence[float]) -> None:
+        """The shares of the parts that follow, in the order of their forward passes."""
+        self._shares, self.found = list(shares), []
 
-    def __init__(self, loss: Callable[..., Any], parts: int) -> None:
-        self.loss, self._is_unchecked = loss, parts > 1
+    def of(self, root: Callable[..., Any], part: Given) -> torch.Tensor:
+        """The loss of a module for a part."""
+        args, kwargs = part
+        return self(root(*args, **kwargs)) if self._loss is None else self(root(*args[:-1], **kwargs), args[-1])
 
-    def __call__(self, output: Any, target: Any) -> torch.Tensor:
-        found: torch.Tensor = self.loss(output, target)
-        if self._is_unchecked:
-            self._is_unchecked = False
-            with torch.no_grad():
-                _check_mean(found.detach(), [self.loss(*half[::-1]) for half in _halves((target, output))])
-        return found
-
-
-class ModuleLoss:
-    """The loss that a module returns: a scalar, or an attribute ``loss`` as in models of Hugging Face. Checked as
-    ``MeanLoss``, without dropout."""
-
-    def __init__(self, parts: int) -> None:
-        self._is_unchecked = parts > 1
-
-    def __call__(self, module: torch.nn.Module, inputs: Sequence[Any], named: Mapping[str, Any]) -> torch.Tensor:
-        if self._is_unchecked:
-            self._is_unchecked = False
-            modes = [inner for inner in module.modules() if inner.training]
-            module.eval()
-            with torch.no_grad():
-                whole, *halves = [self._of(module(*i, **n)) for i, n in [(inputs, named), *_halves((inputs, named))]]
-            for inner in modes:
-                inner.training = True
-            _check_mean(whole, halves)
-        return self._of(module(*inputs, **named))
-
-    @staticmethod
-    def _of(output: Any) -> torch.Tensor:
-        loss = output if isinstance(output, torch.Tensor) else getattr(output, "loss", None)
-        if not isinstance(loss, torch.Tensor) or loss.ndim != 0:
-            raise refuse(
-                "E394",
-                "the module returns no loss",
-                expected="a scalar, or a result with a scalar `loss`",
-                found=type(output).__name__ if loss is None else f"a tensor of shape {list(loss.shape)}",
-                help="give apply a function: loss=torch.nn.functional.cross_entropy",
-            )
-        return loss
+    def __call__(self, output: Any, target: Any = None) -> torch.Tensor:
+        share = self._shares.pop(0)
+        if self._loss is None:
+            loss = loss_in(output)
+        elif share == 0.0:
+            # Nothing counts in this part, and a mean over nothing is no number.
+            leaves = pytree.tree_leaves(output)
+            loss = sum((leaf * 0.0).sum() for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad)
+        else:
+            loss = self._loss(output, target)
+        self.found.append(loss.detach() * share)
+        scaled: torch.Tensor = loss * (share * self._ranks)
+        return scaled
 
 
 class Parallel:
@@ -111,15 +74,20 @@ class Parallel:
         roots: Sequence[torch.nn.Module],
         layouts: DeviceMesh | None,
         microbatches: int,
-        loss: MeanLoss | ModuleLoss,
-        schedule: Any = None,
-        stages: Sequence[Any] = (),
+        loss: PartLoss,
+        one_device: OneDevice,
+        verify_limit: float | None,
+        pipeline: _stages.Pipeline | None = None,
     ) -> None:
         self.mesh, self.microbatches = mesh, microbatches
-        self.module = None if schedule is not None else roots[0]
-        self.schedule, self.stages = schedule, list(stages)
-        self._roots, self._layouts, self._loss = list(roots), layouts, loss
+        self.module = None if pipeline is not None else roots[0]
+        self.schedule = None if pipeline is None else pipeline.schedule
+        self.stages = [] if pipeline is None else pipeline.stages
+        self._roots, self._layouts, self._loss, self._pipeline = list(roots), layouts, loss, pipeline
+        self._one_device, self._unverified = one_device, verify_limit
         self._batch = batch_axes(mesh)
+        self._world = mesh.get_group() if mesh.ndim == 1 else mesh[tuple(mesh.mesh_dim_names or ())]._flatten().get_group()
+        self._draws = Draws(mesh, self._world)
 
     def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         """The parameters that this rank holds a part of, by the names that they have in the user's module."""
@@ -131,71 +99,191 @@ class Parallel:
         for _, parameter in self.named_parameters():
             yield parameter
 
-    def running(self) -> AbstractContextManager[None]:
-        """What a hand-written loop runs in, both passes: ``with parallel.running(): f(parallel.module(x)).backward()``."""
-        return running(self._layouts)
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """What a pass of one's own runs in: ``with parallel.running(), torch.no_grad(): parallel.module(x)``.
+
+        E394 if gradients are on where ranks have rows of their own, or before a first step has been compared with one device:
+        what the loss of some rows means for the batch is known to ``backward`` alone.
+        """
+        if torch.is_grad_enabled() and (self._batch or self._unverified is not None):
+            raise refuse(
+                "E394",
+                "the gradients of a pass of one's own are not compared with those of one device",
+                expected="torch.no_grad(); or a mesh without dp and fsdp, after a first step of backward() or with check=False",
+                found=str(self.mesh),
+                help="use parallel.backward(*batch)",
+            )
+        with running(self._layouts):
+            yield
+
+    def _place(self) -> tuple[int, int]:
+        """Into how many parts the ranks divide the rows, and which one is that of this rank."""
+        count, place = 1, 0
+        for axis in self._batch:
+            size = self.mesh[axis].size()
+            count, place = count * size, place * size + self.mesh.get_local_rank(axis)
+        return count, place
 
     def local(self, tensor: torch.Tensor) -> torch.Tensor:
         """This rank's rows of a batch. E394 if the ranks, and the microbatches of each, do not divide them."""
-        shards, place = 1, 0
-        for axis in self._batch:
-            size = self.mesh[axis].size()
-            shards, place = shards * size, place * size + self.mesh.get_local_rank(axis)
+        ranks, place = self._place()
         rows = tensor.shape[0]
-        if rows % (shards * self.microbatches) != 0:
-            raise refuse(
-                "E394",
-                "the rows of a batch cannot be split evenly",
-                expected=f"a multiple of {shards * self.microbatches} rows: {shards} ranks with {self.microbatches} microbatches",
-                found=f"{rows} rows",
-            )
-        return tensor[rows // shards * place : rows // shards * (place + 1)]
+        check_rows(rows, ranks, self.microbatches)
+        return tensor[rows // ranks * place : rows // ranks * (place + 1)]
 
-    def backward(self, *batch: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
+    def backward(self, *batch: Any, **named: Any) -> torch.Tensor:
         """Both passes over a whole batch, which every rank is given; gradients are added to those of the parameters.
 
-        With a function as loss, the last tensor is the target. Named tensors are arguments of the module; stages take none.
-        Returns the loss, the same on every rank, without a gradient.
+        With a function as loss, the last positional argument is the target. Returns the loss, the same on every rank, without a
+        gradient. The first call compares loss and gradients with those of one device.
+
+        Raises ``PartitaError``, on all ranks: E394 for a loss or a module whose parts do not make up the batch, and for a first
+        step that is not that of one device; E414 and E430 for other arguments than the module takes.
         """
-        if self.schedule is not None and named:
-            raise TypeError(f"stages take tensors by position, found {', '.join(named)}")
-        mine, own = [self.local(tensor) for tensor in batch], {name: self.local(value) for name, value in named.items()}
-        with self.running():
-            loss = self._pass(mine, own) if self.schedule is None else self._scheduled(mine)
-        for axis in self._batch:
+        given = self._one_device.bound(batch, named)
+        self._parts(given)
+        if self._unverified is not None:
+            self._verify(given, self._unverified)
+            self._unverified = None
+        return self._both_passes(given)
+
+    def _both_passes(self, given: Given) -> torch.Tensor:
+        parts = self._parts(given)
+        shares = self._shares(given, parts)
+        with running(self._layouts), self._draws.of_this_rank():
+            if self._pipeline is None:
+                self._loss.begin(shares)
+                self._pass(parts)
+            else:
+                self._loss.begin([shares[number] for number in self._pipeline.order])
+                ranks, place = self._place()
+                mine = part_of(given, rows_of(given), ranks, place) if ranks > 1 else given
+                self._pipeline.step(mine, self._one_device.name)
+        device = next((value.device for value in self.parameters()), torch.device("cpu"))
+        # Stages but the last one add nothing.
+        found = [value.to(device, torch.float32) for value in self._loss.found]
+        loss = torch.stack(found).sum() if found else torch.zeros((), device=device)
+        for axis in [*self._batch, *([STAGES] if self._pipeline is not None else [])]:
             dist.all_reduce(loss, group=self.mesh.get_group(axis))
-            loss /= self.mesh[axis].size()
         return loss
 
-    def _pass(self, batch: Sequence[torch.Tensor], named: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def _pass(self, parts: Sequence[Given]) -> None:
         (root,) = self._roots
-        losses = []
-        for number in range(self.microbatches):
-            part = [tensor.chunk(self.microbatches)[number] for tensor in batch]
-            own = {name: tensor.chunk(self.microbatches)[number] for name, tensor in named.items()}
+        for number, part in enumerate(parts):
             if isinstance(root, FSDPModule):
-                is_last = number + 1 == self.microbatches
+                is_last = number + 1 == len(parts)
                 root.set_is_last_backward(is_last)
                 root.set_requires_gradient_sync(is_last)
-            if isinstance(self._loss, MeanLoss):
-                loss = self._loss(root(*part[:-1], **own), part[-1])
-            else:
-                loss = self._loss(root, part, own)
-            (loss / self.microbatches).backward()
-            losses.append(loss.detach())
-        return torch.stack(losses).mean()
+            self._loss.of(root, part).backward()
 
-    def _scheduled(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
-        losses: list[torch.Tensor] = []
-        first, last = (any(getattr(stage, end) for stage in self.stages) for end in ("is_first", "is_last"))
-        inputs = batch[:-1] if first else ()
-        named = {"target": batch[-1], "losses": losses} if last else {}
-        self.schedule.step(*inputs, **named)
-        device = batch[0].device
-        loss = torch.stack([each.detach() for each in losses]).mean() if last else torch.zeros((), device=device)
-        # Every other stage adds nothing.
-        dist.all_reduce(loss, group=self.mesh.get_group(STAGES))
-        return loss
+    def _parts(self, given: Given) -> list[Given]:
+        """The parts of a batch that this rank computes. E394 if its rows cannot be divided."""
+        ranks, place = self._place()
+        count = ranks * self.microbatches
+        if count == 1:
+            return [given]
+        rows = rows_of(given)
+        check_rows(rows, ranks, self.microbatches)
+        return [part_of(given, rows, count, place * self.microbatches + number) for number in range(self.microbatches)]
+
+    def _shares(self, given: Given, parts: Sequence[Given]) -> list[float]:
+        """The shares in the loss of the parts of this rank. What refuses one rank refuses all."""
+        count = self._place()[0] * self.microbatches
+        if count == 1:
+            return [1.0]
+        shares = self._one_device.shares(given, parts[0], count)
+        found: list[float] = []
+        refused: Unshared | None = None
+        try:
+            found = shares.of(pytree.tree_leaves(given), [pytree.tree_leaves(part) for part in parts])
+        except Unshared as reason:
+            refused = reason
+        # Programs are alike on all ranks, numbers are not.
+        if not shares.are_equal:
+            state = torch.tensor([float(refused is not None), sum(found)], dtype=torch.float64, device=self.mesh.device_type)
+            for axis in self._batch:
+                dist.all_reduce(state, group=self.mesh.get_group(axis))
+            if refused is None and state[0] > 0:
+                refused = Unshared("a part of another rank has several shares, in several terms of the loss")
+            elif refused is None and shares.has_constants and abs(state[1] - 1) > 1e-6:
+                refused = Unshared(f"a term is the same in each part, whose shares sum to {float(state[1]):.6g}")
+        elif shares.has_constants and abs(found[0] * count - 1) > 1e-6:
+            refused = Unshared(f"a term is the same in each part, whose shares sum to {found[0] * count:.6g}")
+        if refused is not None:
+            raise unshared(refused, count)
+        return found
+
+    def _verify(self, given: Given, limit: float) -> None:
+        """Compares the loss and the gradients of a batch, cut to what one device computes within a limit, with those of one
+        device. The parameters, their gradients, buffers and random numbers are as before."""
+        digests: list[Any] = [None] * dist.get_world_size(self._world)
+        dist.all_gather_object(digests, digest(given), group=self._world)
+        if len(set(digests)) > 1:
+            raise refuse(
+                "E394",
+                "ranks are given different batches",
+                expected="the whole batch on every rank, which takes its rows of it",
+                found=f"{len(set(digests))} batches on {len(digests)} ranks",
+                help="draw it from a generator of one seed, or broadcast it",
+            )
+        cut, operations = self._cut(given, limit)
+        values = self.state_dict()
+        buffers = [(buffer, buffer.clone()) for root in self._roots for buffer in root.buffers()]
+        before = [(parameter, parameter.grad) for parameter in self.parameters()]
+        is_first = dist.get_rank(self._world) == 0
+        if is_first and operations > _TOLD:
+            say(f"comparing the first step with one device: {operations:.1e} operations")
+        try:
+            for parameter, _ in before:
+                parameter.grad = None
+            with without_dropout(), self._draws.kept():
+                loss = self._both_passes(cut)
+            gradients = {name: value.grad for name, value in self.named_parameters() if value.grad is not None}
+            found = (loss, self.whole(gradients))
+        finally:
+            for parameter, gradient in before:
+                parameter.grad = gradient
+            with torch.no_grad():
+                for buffer, value in buffers:
+                    buffer.copy_(value)
+        verdict: list[dict[str, Any] | None] = [None]
+        if is_first:
+            try:
+                expected = self._one_device.first_step(cut, values)
+                error = difference(self._one_device.name, found, expected)
+            except PartitaError as refused:
+                error = refuse(
+                    "E394",
+                    f"the first step of {self._one_device.name} cannot be compared with one device",
+                    expected="a module that the native engine takes",
+                    found=str(refused),
+                    help="change what it names, or pass check=False to run without the comparison",
+                )
+            verdict = [None if error is None else fields(error)]
+        first = dist.get_global_rank(self._world, 0)
+        dist.broadcast_object_list(verdict, src=first, group=self._world)
+        if verdict[0] is not None:
+            raise refuse(verdict[0].pop("code"), verdict[0].pop("message"), **verdict[0])
+
+    def _cut(self, given: Given, limit: float) -> tuple[Given, float]:
+        """The first rows of a batch that one device computes within a limit, and about how many operations they take."""
+        operations = self._one_device.operations(given)
+        if operations <= limit:
+            return given, operations
+        rows, parts = rows_of(given), self._place()[0] * self.microbatches
+        fitting = int(rows * limit / operations) // parts * parts
+        # Stages are for batches of one size.
+        if fitting == 0 or self._pipeline is not None:
+            raise refuse(
+                "E394",
+                "one device cannot compute the first step of this run within the limit",
+                expected=f"at most {limit:.1e} operations on elements",
+                found=f"{operations if self._pipeline is not None else operations * parts / rows:.1e} for "
+                f"{rows if self._pipeline is not None else parts} rows",
+                help="pass a larger verify_limit, or check=False to run without the comparison",
+            )
+        return part_of(given, rows, rows, 0, fitting), operations * fitting / rows
 
     def clip_grad_norm_(self, norm: float) -> torch.Tensor:
         """Scales the gradients down to a norm over all parameters of all ranks; returns the norm that they had."""
@@ -251,3 +339,41 @@ def set_whole(tensor: torch.Tensor, value: torch.Tensor) -> None:
         tensor.detach().copy_(replicated.redistribute(placements=tensor.placements))
     else:
         tensor.detach().copy_(torch.as_tensor(value))
+
+
+def rows_of(given: Given) -> int:
+    """The rows of a batch. E394 if its tensors have different numbers of rows, or there are none."""
+    tensors = [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, torch.Tensor) and leaf.ndim > 0]
+    sizes = sorted({tensor.shape[0] for tensor in tensors})
+    if len(sizes) != 1:
+        raise refuse(
+            "E394",
+            "the tensors of a batch have different numbers of rows",
+            expected="the rows of the batch as the first dimension of each tensor that is no scalar",
+            found=", ".join(str(list(tensor.shape)) for tensor in tensors) or "no tensor",
+            help="make what is the same for all rows, such as a mask of positions, a buffer of the module, or expand it",
+        )
+    return sizes[0]
+
+
+def check_rows(rows: int, ranks: int, microbatches: int) -> None:
+    """E394 if the ranks, and the microbatches of each, do not divide the rows of a batch."""
+    if rows % (ranks * microbatches) != 0 or rows == 0:
+        raise refuse(
+            "E394",
+            "the rows of a batch cannot be split evenly",
+            expected=f"a multiple of {ranks * microbatches} rows: {ranks} ranks with {microbatches} microbatches",
+            found=f"{rows} rows",
+        )
+
+
+def part_of(given: Given, rows: int, count: int, number: int, parts: int = 1) -> Given:
+    """Some of the ``count`` equal parts of the rows of a batch, from the one of a number."""
+    size = rows // count
+
+    def cut(leaf: Any) -> Any:
+        has_rows = isinstance(leaf, torch.Tensor) and leaf.ndim > 0
+        return leaf[size * number : size * (number + parts)] if has_rows else leaf
+
+    found: Given = pytree.tree_map(cut, given)
+    return found

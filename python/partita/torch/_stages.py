@@ -26,10 +26,13 @@ from torch.distributed.pipelining import (
 )
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 from torch.distributed.pipelining.stage import _PipelineStageBase
+from torch.utils import _pytree as pytree
+
+from partita._error import refuse
 
 from ._layouts import LAYERS
 from ._lines import STAGES, Line, Refusals
-from ._needs import refuse, tasks
+from ._needs import tasks
 
 _CLASSES: dict[str, type] = {
     "1f1b": Schedule1F1B,
@@ -38,6 +41,8 @@ _CLASSES: dict[str, type] = {
     "zbv": ScheduleZBVZeroBubble,
 }
 
+
+_FORWARD = re.compile(r"(\d+)F(\d+)")
 
 # A stage, and what is done there for which microbatch.
 _TASK = re.compile(r"(\d+)([FBIW])\d+")
@@ -55,6 +60,11 @@ class Timetable:
         """The stages of a slice."""
         row = self.tasks.splitlines()[slice].split(",")
         return sorted({int(found.group(1)) for task in row if (found := _TASK.match(task))})
+
+    def order_of_losses(self) -> list[int]:
+        """The microbatches in the order of the forward passes of the last stage, which computes the loss."""
+        passes = (task for line in self.tasks.splitlines() for task in _FORWARD.findall(line))
+        return [int(microbatch) for stage, microbatch in passes if int(stage) == self.stages - 1]
 
     @property
     def splits_backward(self) -> bool:
@@ -155,18 +165,72 @@ def cut(
     return stages
 
 
-def scheduled(
+class Pipeline:
+    """The stages of this rank with the schedule of PyTorch that runs them."""
+
+    def __init__(
+        self,
+        stages: list[_PipelineStageBase],
+        table: Timetable,
+        slices: int,
+        microbatches: int,
+        loss: Callable[..., Any],
+    ) -> None:
+        self.stages = stages
+        self.schedule = _scheduled(stages, table, slices, microbatches, loss)
+        self.order = table.order_of_losses()
+        self._inputs = [node.name for node in stages[0].pipe_info.graph.nodes if node.op == "placeholder"]  # type: ignore[attr-defined]
+        for stage in stages:
+            _read_by_name(stage)
+
+    def step(self, given: tuple[tuple[Any, ...], dict[str, Any]], name: str) -> None:
+        """Both passes over the rows of this rank; the last argument is the target. Every stage reads what it needs by name."""
+        args, kwargs = given
+        leaves = pytree.tree_leaves((args[:-1], kwargs))
+        if len(leaves) != len(self._inputs) or not all(isinstance(leaf, torch.Tensor) and leaf.ndim for leaf in leaves):
+            raise refuse(
+                "E394",
+                f"the stages of {name} were cut for other arguments",
+                expected=f"tensors with rows: {', '.join(self._inputs)}",
+                found=", ".join(str(list(leaf.shape)) if isinstance(leaf, torch.Tensor) else repr(leaf) for leaf in leaves),
+            )
+        ends = {"target": args[-1], "losses": []} if any(stage.is_last for stage in self.stages) else {}
+        self.schedule.step(**dict(zip(self._inputs, leaves)), **ends)
+
+
+def _read_by_name(stage: Any) -> None:
+    """Makes a stage read the arguments of the module by name, of all that it is given, and activations in their order.
+
+    ``split_module`` puts the arguments of a stage in the order in which it reads them, and PyTorch gives only the first stage
+    positional ones.
+    """
+    places = [node.name for node in stage.submod.graph.nodes if node.op == "placeholder"]
+    arguments = {place: node.name for place, node in zip(places, stage.node.args) if node.op == "placeholder"}
+    if not stage.is_first:
+        # PyTorch waits for arguments of the module to arrive from another stage.
+        made = stage._create_act_recv_info
+        stage._create_act_recv_info = lambda: tuple(info for info in made() if not info.is_root_arg)
+
+    def rename(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        arrived = iter(args)
+        # By position: PyTorch gives the first stage a signature with the names in the order of the module.
+        return tuple(kwargs[arguments[place]] if place in arguments else next(arrived) for place in places), {}
+
+    stage.submod.register_forward_pre_hook(rename, with_kwargs=True)
+
+
+def _scheduled(
     stages: list[_PipelineStageBase], table: Timetable, slices: int, microbatches: int, loss: Callable[..., Any]
 ) -> Any:
     """The schedule of PyTorch that runs the stages of this rank."""
     kind = _CLASSES.get(table.name)
     if kind in (Schedule1F1B, ScheduleGPipe):
-        return kind(stages[0], microbatches, loss_fn=loss)
+        return kind(stages[0], microbatches, loss_fn=loss, scale_grads=False)
     # The class takes whole rounds of microbatches only.
     if kind is not None and (kind is not ScheduleInterleaved1F1B or microbatches % slices == 0):
-        return kind(stages, microbatches, loss_fn=loss)
+        return kind(stages, microbatches, loss_fn=loss, scale_grads=False)
     runtime: Any = _PipelineScheduleRuntime
-    schedule = runtime(stages, microbatches, loss_fn=loss)
+    schedule = runtime(stages, microbatches, loss_fn=loss, scale_grads=False)
     with tempfile.TemporaryDirectory(prefix="partita-") as folder:
         path = os.path.join(folder, "tasks.csv")
         with open(path, "w", encoding="utf-8") as file:
