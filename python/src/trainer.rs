@@ -6,7 +6,7 @@ use crate::mesh::Mesh;
 use crate::model::{Model, Source};
 use crate::plan::Plan;
 use crate::profiler;
-use crate::running::{self, Watched};
+use crate::running::{self, OfProcess, Watched};
 use crate::tensors::{Batch, Given, Returned, literal, returned};
 use partita::PlannedStep;
 use partita::execution::{CpuStep, tensor_data};
@@ -21,21 +21,21 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 /// A planned training step in memory.
 #[pyclass(frozen, module = "partita._partita")]
 pub struct Trainer {
-    step: Mutex<PlannedStep>,
+    step: OfProcess<PlannedStep>,
     /// Where it saves: the folder of the last save or load.
-    folder: Mutex<Option<RunFolder>>,
+    folder: OfProcess<Option<RunFolder>>,
     notes: Vec<String>,
     watched: Watched,
 }
 
 impl Trainer {
     fn locked(&self) -> MutexGuard<'_, PlannedStep> {
-        self.step.lock().unwrap_or_else(PoisonError::into_inner)
+        self.step.lock()
     }
 }
 
@@ -77,7 +77,7 @@ impl Trainer {
             Ok((prepare(&built, &source, seed, true)?, built.notes))
         })?;
         let watched = Watched::new(step.train_loop.runner().interrupter());
-        Ok(Trainer { step: Mutex::new(step), folder: Mutex::new(None), notes, watched })
+        Ok(Trainer { step: OfProcess::new(step), folder: OfProcess::new(None), notes, watched })
     }
 
     /// One step on a global batch, with a learning rate for each group of parameters; returns the loss.
@@ -102,8 +102,8 @@ impl Trainer {
                 set(&mut own, name, &other_step.parameter(name)?)?;
             }
             own.train_loop.set_steps_taken(other_step.train_loop.steps_taken());
-            let mut folder = other.folder.lock().unwrap_or_else(PoisonError::into_inner);
-            *self.folder.lock().unwrap_or_else(PoisonError::into_inner) = folder.take();
+            let mut folder = other.folder.lock();
+            *self.folder.lock() = folder.take();
             Ok(())
         })
     }
@@ -148,7 +148,7 @@ impl Trainer {
     /// Saves parameters, states and the number of steps in a folder of checkpoints; returns the folder of the checkpoint.
     fn save(&self, py: Python<'_>, path: PathBuf, keep: usize) -> PyResult<PathBuf> {
         detached(py, || {
-            let mut folder = self.folder.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut folder = self.folder.lock();
             if folder.as_ref().is_none_or(|open| open.path() != path) {
                 *folder = Some(RunFolder::create(&path, keep)?);
             }
@@ -164,7 +164,7 @@ impl Trainer {
             let path = saved.path.clone();
             let at = |error: Box<Diagnostic>| error.at(path.display().to_string());
             self.locked().train_loop.resume(saved.opened()).map_err(at)?;
-            let mut folder = self.folder.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut folder = self.folder.lock();
             if let Some(run) = run_folder(&path) {
                 // A folder is open once.
                 *folder = None;

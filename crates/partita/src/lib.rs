@@ -19,6 +19,7 @@ pub mod infer;
 pub mod keys;
 pub mod launcher;
 pub mod layouts;
+pub mod leftovers;
 pub mod listing;
 pub mod memory;
 pub mod models;

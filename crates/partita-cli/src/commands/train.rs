@@ -22,8 +22,8 @@ use partita_runtime::Runner;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// The answer to the first Ctrl-C.
-const STOPPING: &str = "stopping after this step, which is saved; Ctrl-C again ends the run at once";
+/// The answer to the first Ctrl-C. Whether the step is saved is told when it is: another process may end before that.
+const STOPPING: &str = "stopping after this step; Ctrl-C again ends the run at once";
 
 /// The text that the sample at the end continues.
 const PROMPT: &[u8] = b"fn ";

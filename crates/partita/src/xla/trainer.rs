@@ -5,6 +5,7 @@
 
 use crate::execution::state_layout;
 use crate::feeds::Feed;
+use crate::leftovers;
 use crate::run_files::{Saved, beside, folder, metadata};
 use crate::session::{Part, Session};
 use crate::trainer::{Finished, Observer, StepDone};
@@ -27,6 +28,9 @@ pub const PYTHON: &str = "PARTITA_PYTHON";
 
 /// The packages that the runner imports.
 pub const PACKAGES: [&str; 2] = ["jax", "jaxlib"];
+
+/// The beginning of the name of the folder through which both sides pass files.
+const EXCHANGE: &str = "partita-xla-";
 
 /// The interpreter that runs the runner.
 pub fn python() -> String {
@@ -90,7 +94,8 @@ impl XlaTrainer {
         let feed = session.feed(&model)?;
         let processes = session.processes();
         let is_first = processes.is_none_or(|processes| processes.index() == 0);
-        let path = std::env::temp_dir().join(format!("partita-xla-{}", std::process::id()));
+        leftovers::remove(&std::env::temp_dir(), EXCHANGE);
+        let path = std::env::temp_dir().join(format!("{EXCHANGE}{}", std::process::id()));
         let exchange = Exchange(path.clone());
         std::fs::create_dir(&path).map_err(|error| failed("its folder cannot be made", error.to_string()))?;
         let step = export(session, Form::Uniform, resumed)?;
