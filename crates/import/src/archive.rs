@@ -212,6 +212,9 @@ impl Archive {
             }
             at = next;
         }
+        if at != place.end {
+            return Err(damaged("a central directory with more entries than it says"));
+        }
         taken.sort_by_key(|(place, _)| (place.start, place.end));
         match taken.windows(2).find(|pair| pair[1].0.start < pair[0].0.end) {
             Some(pair) => Err(damaged(format!("`{}` and `{}` overlap", pair[0].1, pair[1].1))),

@@ -8,6 +8,9 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+/// The archive whose entries are deflated.
+const COMPRESSED: &str = "savez_compressed";
+
 /// What a reader gives: of each tensor its name, type and bytes; or a code, and a text.
 type Read = Result<BTreeMap<String, (String, Vec<u8>)>, (&'static str, String)>;
 
@@ -74,7 +77,14 @@ fn flipped(
                 is_here
             })
             .unwrap();
-        let (code, text) = flip(8 * place.start + bit).expect_err(&format!("{what}: bit {bit} of {name}"));
+        let (code, text) = match flip(8 * place.start + bit) {
+            Err(refused) => refused,
+            Ok(found) => {
+                // Some bits at the end of a deflated stream belong to no code.
+                assert!(what == COMPRESSED && found == honest, "{what}: bit {bit} of {name} passes");
+                continue;
+            }
+        };
         // What is deflated may end elsewhere, or nowhere.
         assert!(code == "E351" || code == "E361", "{what}: bit {bit} of {name}: {text}");
         assert!(text.contains(name.as_str()), "{what}: {name} in {text}");
@@ -113,7 +123,7 @@ fn array(seed: u8) -> Vec<u8> {
 fn arrays() -> Vec<(&'static str, Vec<u8>)> {
     let plain = zip(&[Entry::new("x.npy", array(1)), Entry::new("y.npy", array(3))]);
     let deflated = zip(&[Entry::deflated("x.npy", &array(1)), Entry::deflated("y.npy", &array(3))]);
-    vec![("savez", plain), ("savez_compressed", deflated)]
+    vec![("savez", plain), (COMPRESSED, deflated)]
 }
 
 #[test]
