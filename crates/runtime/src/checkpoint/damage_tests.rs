@@ -178,3 +178,89 @@ fn a_checkpoint_from_before_manifests_is_read_and_says_so() {
         assert_eq!(load(&dir.path().join("step-00000040")).unwrap_err().code, "E312");
     }
 }
+
+/// What the manifest and its digests cost of a save and of a load of 500 MB, which are as long without: minima of `ROUNDS`
+/// of each, taken in turn. `cargo test -p partita-runtime --release -- --ignored --nocapture what_digests_cost`.
+#[test]
+#[ignore = "writes some 15 GB"]
+fn what_digests_cost() {
+    const ROUNDS: usize = 12;
+    let mut state = 1u64;
+    let mut random = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        state.to_le_bytes()
+    };
+    let mut large = Checkpoint { step: 1, ..checkpoint(1) };
+    for name in 0..10 {
+        for slot in ["", "optimizer.exp_avg.", "optimizer.exp_avg_sq."] {
+            let bytes: Vec<u8> = (0..1 << 21).flat_map(|_| random()).collect();
+            let tensor = TensorData::new(DType::F32, vec![1 << 11, 1 << 11], bytes);
+            large.tensors.insert(format!("{slot}layers.{name}.weight"), tensor);
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let plain_folder = dir.path().join("plain");
+    let plain_save = || {
+        let _ = fs::remove_dir_all(&plain_folder);
+        let start = std::time::Instant::now();
+        let files = save::encode(&large, 1);
+        let unfinished = dir.path().join("unfinished");
+        FileStorage.create_folder(&unfinished).unwrap();
+        for (name, bytes) in &files {
+            FileStorage.write(&unfinished.join(name), bytes).unwrap();
+        }
+        FileStorage.sync_folder(&unfinished).unwrap();
+        FileStorage.rename(&unfinished, &plain_folder).unwrap();
+        FileStorage.sync_folder(dir.path()).unwrap();
+        FileStorage.write(&dir.path().join("latest.new"), b"plain").unwrap();
+        FileStorage.rename(&dir.path().join("latest.new"), &dir.path().join("latest")).unwrap();
+        FileStorage.sync_folder(dir.path()).unwrap();
+        start.elapsed()
+    };
+    let run = dir.path().join("run");
+    let sealed_save = || {
+        let _ = fs::remove_dir_all(&run);
+        fs::create_dir(&run).unwrap();
+        let start = std::time::Instant::now();
+        save::write(&FileStorage, &run, &large, 1).unwrap();
+        start.elapsed()
+    };
+    let plain_load = || {
+        let start = std::time::Instant::now();
+        let mut tensors = IndexMap::new();
+        for name in [MODEL_FILE, OPTIMIZER_FILE] {
+            let file = plain_folder.join(name);
+            read::parse(&file, &fs::read(&file).unwrap(), &mut tensors).unwrap();
+        }
+        assert_eq!(tensors.len(), large.tensors.len());
+        start.elapsed()
+    };
+    let sealed_load = || {
+        let start = std::time::Instant::now();
+        assert_eq!(load(&run).unwrap().tensors.len(), large.tensors.len());
+        start.elapsed()
+    };
+    let mut least = [f64::MAX; 4];
+    for round in 0..ROUNDS {
+        // Who begins changes, so that none profits from the other.
+        let mut order = [0, 1];
+        order.rotate_left(round % 2);
+        for which in order {
+            let times = match which {
+                0 => [plain_save(), plain_load()],
+                _ => [sealed_save(), sealed_load()],
+            };
+            for (kind, time) in times.into_iter().enumerate() {
+                let slot = &mut least[2 * kind + which];
+                *slot = slot.min(time.as_secs_f64());
+            }
+        }
+    }
+    let [plain_save, sealed_save, plain_load, sealed_load] = least;
+    for (what, plain, sealed) in [("save", plain_save, sealed_save), ("load", plain_load, sealed_load)] {
+        println!(
+            "{what}: {plain:.3} s without digests, {sealed:.3} s with, {:+.1} %",
+            100.0 * (sealed / plain - 1.0)
+        );
+    }
+}

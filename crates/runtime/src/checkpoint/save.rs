@@ -33,7 +33,7 @@ pub(super) fn free_name(before: &[String], step: u64) -> String {
 }
 
 /// The files of a checkpoint but its manifest, in the order in which they are written.
-fn encode(checkpoint: &Checkpoint, turn: u64) -> Vec<(&str, Vec<u8>)> {
+pub(super) fn encode(checkpoint: &Checkpoint, turn: u64) -> Vec<(&str, Vec<u8>)> {
     let of = |optimizer: bool| {
         let views =
             checkpoint.tensors.iter().filter(|(name, _)| name.starts_with(OPTIMIZER_PREFIX) == optimizer);
