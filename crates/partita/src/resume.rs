@@ -4,7 +4,7 @@
 //! config beside it has the settings. Another model, or another rule, of equal tensors is refused: shapes do not show how
 //! many heads there are. Any other setting may change, and is named.
 
-use crate::config::Config;
+use crate::config::{Config, Limit};
 use crate::models::ModelKinds;
 use crate::run_files::{CONFIG_FILE, Saved};
 use partita_base::{DType, Diagnostic, Result};
@@ -69,6 +69,8 @@ impl Origin {
     }
 
     fn in_batches(config: &Config, rows: usize, dtype: DType) -> Result<Origin> {
+        // A checkpoint may claim any number.
+        Limit::Planned.check(config.model.as_ref(), rows)?;
         let model = config.model.build(rows, dtype, false)?;
         let mut origin = Origin::of(&model.forward, &config.step);
         origin.meta.insert(ROWS.to_string(), rows.to_string());
@@ -167,11 +169,11 @@ fn refused(changed: Vec<Change>, config: &str, is_allowed: bool) -> Result<Vec<S
         )))
 }
 
-/// Compares the config of a run with what it resumes. What differs and may differ, a line for each of it.
+/// Compares a run of a config, and what it computes, with what it resumes. What differs and may differ, a line for each of it.
 ///
 /// # Errors
 /// E317 if the model or the rule of the optimizer is another, unless [`Saved::allowing_changes`] says that this may be.
-pub(crate) fn compare(config: &Config, saved: &Saved) -> Result<Vec<String>> {
+pub(crate) fn compare(config: &Config, own: &Origin, saved: &Saved) -> Result<Vec<String>> {
     let meta = saved.opened().meta();
     let mut lines = Vec::new();
     let file = saved.path.join(CONFIG_FILE);
@@ -204,7 +206,11 @@ pub(crate) fn compare(config: &Config, saved: &Saved) -> Result<Vec<String>> {
         if named.is_empty() { vec![unnamed] } else { named }
     };
     let (rows, dtype) = (meta.get(ROWS).and_then(|rows| rows.parse().ok()), meta.get(DTYPE));
+    let rows = rows.filter(|&rows: &usize| rows > 0);
     let now = match (rows, dtype.and_then(|dtype| DType::from_name(dtype))) {
+        (Some(rows), Some(dtype)) if (rows, dtype) == (config.train.batch, config.train.dtype) => {
+            Some(Ok(own.clone()))
+        }
         (Some(rows), Some(dtype)) => Some(Origin::in_batches(config, rows, dtype)),
         _ => None,
     };
@@ -216,11 +222,10 @@ pub(crate) fn compare(config: &Config, saved: &Saved) -> Result<Vec<String>> {
     let error = now.as_ref().and_then(|now| now.as_ref().err());
     let mut refused_changes =
         refuse("model", &OF_BEGINNINGS, is_other, Change::of_graph(error.map(|error| error.as_ref())));
-    let own = Origin::of_config(config)?.meta;
     let key = if meta.contains_key(RULE) { RULE } else { OPTIMIZER };
-    let is_other = meta.get(key).map(|was| Some(was) != own.get(key));
+    let is_other = meta.get(key).map(|was| Some(was) != own.meta.get(key));
     let is_other = if key == RULE { is_other } else { is_other.filter(|&is_other| is_other) };
-    refused_changes.extend(refuse("optimizer", &OF_RATES, is_other, Change::of_rule(meta, &own)));
+    refused_changes.extend(refuse("optimizer", &OF_RATES, is_other, Change::of_rule(meta, &own.meta)));
     let help = match file.exists() {
         true => format!(", `partita train {} --resume {}`", file.display(), saved.path.display()),
         false => String::new(),

@@ -147,11 +147,12 @@ impl ScriptTrainer {
         if let Some(built) = &validation {
             layout.gives(&state_layout(built)?)?;
         }
+        let origin = Origin::of_config(session.config())?;
         let (first, first_batch, changes) = match resumed {
             Some(saved) => (
                 saved.step(),
                 feed.resume(saved.opened().meta())?,
-                resume::compare(session.config(), saved)
+                resume::compare(session.config(), &origin, saved)
                     .map_err(|error| error.at(saved.path.display().to_string()))?,
             ),
             None => (0, 0, Vec::new()),
@@ -165,7 +166,7 @@ impl ScriptTrainer {
             exchange,
             first,
             first_batch,
-            origin: Origin::of_config(session.config())?,
+            origin,
             changes,
             state: Finished { done: first, ..Finished::default() },
         })

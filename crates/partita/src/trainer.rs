@@ -168,6 +168,7 @@ impl Trainer {
         // From here on no other run removes the checkpoint that is read.
         let is_first = step.train_loop.runner().world().is_first();
         let folder = is_first.then(|| folder(session.config(), resumed)).transpose()?.map(Arc::new);
+        let origin = Origin::of_config(session.config())?;
         let (mut first, mut first_batch, mut changes) = (0, 0, Vec::new());
         if let Some(saved) = resumed {
             // What is damaged names the file itself.
@@ -177,7 +178,7 @@ impl Trainer {
             };
             step.train_loop.resume(saved.opened()).map_err(at)?;
             first_batch = feed.resume(saved.opened().meta()).map_err(at)?;
-            changes = resume::compare(session.config(), saved).map_err(at)?;
+            changes = resume::compare(session.config(), &origin, saved).map_err(at)?;
             first = saved.step();
         }
         Ok(Trainer {
@@ -192,7 +193,7 @@ impl Trainer {
             profiler: None,
             first,
             first_batch,
-            origin: Origin::of_config(session.config())?,
+            origin,
             changes,
             is_ready: resumed.is_some(),
             state: Finished { done: first, ..Finished::default() },

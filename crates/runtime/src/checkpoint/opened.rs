@@ -50,9 +50,15 @@ impl Opened {
         };
         let (manifest_path, state_path) = (path.join(MANIFEST_FILE), path.join(STATE_FILE));
         let manifest = match fs::read(&manifest_path).map(counted) {
-            Ok(bytes) => Some(Manifest::parse(&bytes).map_err(|found| {
-                damaged(&manifest_path, &path).expected("the manifest of a checkpoint, whole").found(found)
-            })?),
+            Ok(bytes) => match Manifest::parse(&bytes) {
+                Ok(manifest) => Some(manifest),
+                // That of something else, such as a step that was exported.
+                Err(_) if !state_path.exists() => None,
+                Err(found) => {
+                    let expected = "the manifest of a checkpoint, whole";
+                    return Err(damaged(&manifest_path, &path).expected(expected).found(found));
+                }
+            },
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => None,
             Err(error) => return Err(damaged(&manifest_path, &path).found(error.to_string())),
         };
