@@ -237,7 +237,8 @@ impl Archive {
         self.entries.contains_key(name)
     }
 
-    /// Where the payload of an entry that is not compressed is in the file, after comparing its checksum. E351 if that differs.
+    /// Where the payload of an entry that is not compressed is in the file, after comparing its checksum. E351 if that
+    /// differs.
     pub fn place(&self, bytes: &[u8], name: &str) -> Result<Option<Range<usize>>> {
         let Some(entry) = self.entries.get(name) else { return Ok(None) };
         entry.check(name, &bytes[entry.place.clone()])?;

@@ -169,7 +169,8 @@ fn refused(changed: Vec<Change>, config: &str, is_allowed: bool) -> Result<Vec<S
         )))
 }
 
-/// Compares a run of a config, and what it computes, with what it resumes. What differs and may differ, a line for each of it.
+/// Compares a run of a config, and what it computes, with what it resumes. Returns a line for each difference that a run may
+/// have.
 ///
 /// # Errors
 /// E317 if the model or the rule of the optimizer is another, unless [`Saved::allowing_changes`] says that this may be.

@@ -146,8 +146,8 @@ impl Trainer {
     /// A run of a step that was built before, on any data.
     ///
     /// # Errors
-    /// E055 for a model without a loss; what lowering and the runner refuse; E304, E314 and E317 if the checkpoint belongs to
-    /// other data, another model or another rule of the optimizer; E315 for a folder that cannot be written.
+    /// E055 for a model without a loss; what lowering and the runner refuse; E304, E314 and E317 if the checkpoint belongs
+    /// to other data, another model or another rule of the optimizer; E315 for a folder that cannot be written.
     pub fn new(
         session: &Session,
         model: Model,

@@ -1,5 +1,5 @@
 //! Digests of files, by which damage is noticed: XXH3 in 128 bits, which is as fast as memory. They are no protection
-//! against malice: whoever changes a file can write the digest that it has then.
+//! against malice: a program that changes a file can write the digest that the file has then.
 
 use twox_hash::XxHash3_128;
 

@@ -179,8 +179,8 @@ fn a_checkpoint_from_before_manifests_is_read_and_says_so() {
     }
 }
 
-/// What the manifest and its digests cost of a save and of a load of 500 MB, which are as long without: minima of `ROUNDS`
-/// of each, taken in turn. `cargo test -p partita-runtime --release -- --ignored --nocapture what_digests_cost`.
+/// What the manifest and its digests cost of a save and of a load of 500 MB, beside the same without: minima of `ROUNDS`
+/// of each, alternating. `cargo test -p partita-runtime --release -- --ignored --nocapture what_digests_cost`.
 #[test]
 #[ignore = "writes some 15 GB"]
 fn what_digests_cost() {

@@ -35,7 +35,7 @@ fn has_tensors(name: &str) -> bool {
 pub type Region = (Vec<usize>, Vec<usize>);
 
 impl Opened {
-    /// Opens a step's folder, or the newest one of a run's folder. All of its files but those of tensors are compared with the
+    /// Opens a step's folder, or the newest one of a run's folder. Files other than those of tensors are compared with the
     /// manifest.
     ///
     /// # Errors

@@ -580,7 +580,7 @@ fn parts_are_read_alone_and_what_an_index_claims_is_checked() {
         assert!(text.contains(honest), "{honest} in {text}");
         fs::write(path.join(STATE_FILE), text.replace(honest, claim)).unwrap();
         assert_eq!(load(&path).unwrap_err().at, Some(path.join(STATE_FILE).display().to_string()));
-        // Whoever writes a claim can write the manifest for it.
+        // A program that writes a claim can write the manifest for it.
         damage_tests::sealed(&path);
         let read = Opened::open(&path).and_then(|opened| opened.regions("head.weight", &[region(0, 3)]));
         assert_eq!(read.unwrap_err().code, "E312", "{claim}");

@@ -235,9 +235,10 @@ impl Split {
         &self.text.name
     }
 
-    /// The identity of the whole corpus: `sha256:` and the SHA-256 of its bytes in hexadecimal, as `sha256sum` prints it; for
-    /// a text over 64 MiB `xxh3-128:` and its XXH3, as `xxhsum -H128` prints it. For one over 16 GiB `sha256-of-samples:` and
-    /// the hash of its length and of 64 samples of 1 MiB, evenly spaced from its first byte to its last.
+    /// The identity of the whole corpus: `sha256:` and the SHA-256 of its bytes in hexadecimal, as `sha256sum` prints it.
+    /// For a text over 64 MiB it is `xxh3-128:` and its XXH3, as `xxhsum -H128` prints it; for one over 16 GiB
+    /// `sha256-of-samples:` and the hash of its length and of 64 samples of 1 MiB, evenly spaced from the first byte to the
+    /// last.
     pub fn corpus_digest(&self) -> &str {
         &self.text.digest
     }

@@ -6,7 +6,7 @@ use hmac_sha256::Hash as Sha256;
 
 use crate::digest;
 
-/// Up to so many bytes the digest is SHA-256, which everybody can compute; of more, one that takes a tenth of the time.
+/// Up to so many bytes the digest is SHA-256, as `sha256sum` prints it; of more, one that takes a tenth of the time.
 const MOST_SHA256_BYTES: u64 = 64 << 20;
 
 /// The most bytes that are read for a digest: it takes as long as reading them, some ten seconds. Of more, samples are.
