@@ -251,8 +251,8 @@ pub(crate) fn compare(config: &Config, own: &Origin, saved: &Saved) -> Result<Ve
 pub const NO_MANIFEST: &str = "the checkpoint has no manifest, as an earlier version wrote it: damage of its tensors is \
                                noticed, and of its other files is not";
 
-/// The keys of which two configs have other values. Where the kind of a section is another, of its keys only those count that
-/// both kinds have.
+/// The keys of which two configs have other values. Where the kind of a section is another, of its keys only those count
+/// that both kinds have.
 fn changes(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> Vec<Change> {
     let keys: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
     let changed = keys.into_iter().filter_map(|key| match (before.get(key), now.get(key)) {

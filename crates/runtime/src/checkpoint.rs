@@ -11,8 +11,8 @@
 //! * `manifest.json`: the step, and size and digest of every other file, written last.
 //!
 //! Or, if every process writes its own shards, `shards-<rank>.safetensors` for each process in place
-//! of the first two; `state.json` is an index of the parts then. Checkpoints without a manifest, of earlier versions, are read
-//! too: their `state.json` has the checksums of the files of tensors.
+//! of the first two; `state.json` is an index of the parts then. Checkpoints without a manifest, of earlier versions, are
+//! read too: their `state.json` has the checksums of the files of tensors.
 
 #[cfg(test)]
 mod damage_tests;

@@ -48,7 +48,7 @@ pub(super) fn of_samples<'a, I: Iterator<Item = &'a [u8]>>(
 }
 
 fn hexadecimal(hash: &Sha256) -> String {
-    hash.clone().finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Whether an identity is that of samples alone: a change between them is not noticed.
