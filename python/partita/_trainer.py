@@ -244,16 +244,19 @@ class Trainer:
         """
         return pathlib.Path(self._native.save(folder, keep))
 
-    def load(self, folder: str | os.PathLike[str], keep: int = 2) -> None:
+    def load(self, folder: str | os.PathLike[str], keep: int = 2, changed: bool = False) -> list[str]:
         """Continues from a checkpoint, or from the newest one of a folder, made on any mesh and under any plan. A
         trainer whose step was interrupted or has failed goes on from there. A folder that another trainer writes to is only
-        read: save to another one.
+        read: save to another one. Of a model that computes something else on inputs of the same types, or of an optimizer
+        with another rule, it is refused, although the tensors are the same, unless ``changed`` is true. Returns what differs
+        or could not be compared, a line for each of it.
 
-        Raises ``PartitaError``: E311 to E313 if it cannot be read, E314 with a table if it is of another model.
+        Raises ``PartitaError``: E311 to E313 if it cannot be read, E314 with a table if it is of other tensors, E317 if it is
+        of another model or rule.
         """
         if self._has_failed or isinstance(self._native, _Lost):
             self._native, self._has_failed = self._made(), False
-        self._native.load(folder, keep)
+        return self._native.load(folder, keep, changed)
 
     def __repr__(self) -> str:
         return f"Trainer({self.model!r} on {self.mesh}, {self.steps} steps)"

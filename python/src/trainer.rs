@@ -10,6 +10,7 @@ use crate::running::{self, OfProcess, Watched};
 use crate::tensors::{Batch, Given, Returned, literal, returned};
 use partita::PlannedStep;
 use partita::execution::{CpuStep, tensor_data};
+use partita::resume::{NO_MANIFEST, Origin};
 use partita::run_files::Saved;
 use partita::session::check_axes;
 use partita_base::{Diagnostic, Result};
@@ -19,7 +20,6 @@ use partita_runtime::checkpoint::{FileStorage, RunFolder, run_folder};
 use partita_schedule::{Built, Tools, build};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::MutexGuard;
 
@@ -29,6 +29,8 @@ pub struct Trainer {
     step: OfProcess<PlannedStep>,
     /// Where it saves: the folder of the last save or load.
     folder: OfProcess<Option<RunFolder>>,
+    /// What its checkpoints say of the model and the rule.
+    origin: Origin,
     notes: Vec<String>,
     watched: Watched,
 }
@@ -76,8 +78,9 @@ impl Trainer {
             check_axes(&built)?;
             Ok((prepare(&built, &source, seed, true)?, built.notes))
         })?;
+        let origin = Origin::of(&model.source.model.forward, &options.step);
         let watched = Watched::new(step.train_loop.runner().interrupter());
-        Ok(Trainer { step: OfProcess::new(step), folder: OfProcess::new(None), notes, watched })
+        Ok(Trainer { step: OfProcess::new(step), folder: OfProcess::new(None), origin, notes, watched })
     }
 
     /// One step on a global batch, with a learning rate for each group of parameters; returns the loss.
@@ -152,17 +155,22 @@ impl Trainer {
             if folder.as_ref().is_none_or(|open| open.path() != path) {
                 *folder = Some(RunFolder::create(&path, keep)?);
             }
-            let checkpoint = self.locked().train_loop.checkpoint(BTreeMap::new())?;
+            let checkpoint = self.locked().train_loop.checkpoint(self.origin.metadata())?;
             folder.as_ref().expect("just opened").save(&FileStorage, checkpoint)
         })
     }
 
     /// Continues from a checkpoint, or from the newest one of a folder, made on any mesh. Later saves to that folder follow it.
-    fn load(&self, py: Python<'_>, path: PathBuf, keep: usize) -> PyResult<()> {
+    /// With `changed` its model and rule may be others, of the same tensors; returns what differs, a line for each of it.
+    fn load(&self, py: Python<'_>, path: PathBuf, keep: usize, changed: bool) -> PyResult<Vec<String>> {
         detached(py, || {
             let saved = Saved::at(&path)?;
             let path = saved.path.clone();
             let at = |error: Box<Diagnostic>| error.at(path.display().to_string());
+            let mut lines = self.origin.compare(saved.opened().meta(), changed).map_err(at)?;
+            if !saved.opened().has_manifest() {
+                lines.push(NO_MANIFEST.to_string());
+            }
             self.locked().train_loop.resume(saved.opened()).map_err(at)?;
             let mut folder = self.folder.lock();
             if let Some(run) = run_folder(&path) {
@@ -175,7 +183,7 @@ impl Trainer {
                     Err(error) => return Err(error),
                 };
             }
-            Ok(())
+            Ok(lines)
         })
     }
 

@@ -126,7 +126,10 @@ mod tests {
         write_new(&path, "the plan", "--out", |file| file.write_all(b"whole")).unwrap();
         let again = write_new(&path, "the plan", "--out", |file| file.write_all(b"other"));
         assert_eq!(again.unwrap_err().code, "E043");
-        assert_eq!((names(folder.path()), std::fs::read(&path).unwrap()), (vec!["plan.toml".to_string()], b"whole".to_vec()));
+        assert_eq!(
+            (names(folder.path()), std::fs::read(&path).unwrap()),
+            (vec!["plan.toml".to_string()], b"whole".to_vec())
+        );
     }
 
     #[test]

@@ -31,6 +31,7 @@ pub mod prelude;
 pub mod price;
 pub mod profile;
 pub mod report;
+pub mod resume;
 pub mod run_files;
 pub mod sample;
 pub mod session;

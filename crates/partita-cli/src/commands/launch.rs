@@ -332,7 +332,8 @@ fn attempt(
 
 /// The processes that died by a signal, or had to be ended since they were stopped.
 fn dead(processes: &[Launched]) -> Vec<usize> {
-    let is_dead = |process: &Launched| process.ended.map_or(process.is_stopped, |status| status.code().is_none());
+    let is_dead =
+        |process: &Launched| process.ended.map_or(process.is_stopped, |status| status.code().is_none());
     (0..processes.len()).filter(|&index| is_dead(&processes[index])).collect()
 }
 

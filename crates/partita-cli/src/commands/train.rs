@@ -100,6 +100,7 @@ pub fn train(args: &TrainArgs, session: Session, host: &Host, output: &mut Outpu
         Some(path) => Some(Saved::at(&path)?),
         None => args.resume.as_ref().map(|path| Saved::find(config, path.as_deref())).transpose()?,
     };
+    let resumed = resumed.map(|saved| saved.allowing_changes(args.resume_changed));
     let built = output.during("planning the step", || session.build_model(&model))?;
     for note in session.notes(&model, &built) {
         output.note(note);
@@ -112,6 +113,7 @@ pub fn train(args: &TrainArgs, session: Session, host: &Host, output: &mut Outpu
         let (step, opened) = (saved.step(), saved.opened());
         saved.notes().iter().for_each(|note| output.note(note));
         output.note(format!("resumed {} after step {step}", saved.path.display()));
+        trainer.changes().iter().for_each(|line| output.note(line));
         if opened.types().is_some() {
             output.note(format!("this process read {} of {} bytes", opened.bytes_read(), opened.bytes()));
         }

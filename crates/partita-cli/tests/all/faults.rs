@@ -333,12 +333,19 @@ fn every_process_reads_only_the_parts_that_its_ranks_hold() {
         let parts = tensors.flat_map(|tensor| tensor["parts"].as_array().unwrap()).map(|part| &part["place"]);
         let of_first = parts.filter(|place| place["file"] == "shards-00000.safetensors");
         let own: u64 = of_first.map(|place| place["bytes"].as_u64().unwrap()).sum();
-        let files = json["files"].as_object().unwrap().values();
-        let all: u64 = files.map(|file| file["bytes"].as_u64().unwrap()).sum();
+        let manifest = fs::read(folder.join("manifest.json")).unwrap();
+        let files: Value = serde_json::from_slice(&manifest).unwrap();
+        let files = files["files"].as_object().unwrap().iter();
+        let of_tensors = files.filter(|(name, _)| name.ends_with(".safetensors"));
+        let all: u64 = of_tensors.map(|(_, file)| file["bytes"].as_u64().unwrap()).sum();
+        // What every process reads: the texts, and what the files of parts begin with.
+        let heads = json["heads"].as_object().unwrap().values().map(|head| head["bytes"].as_u64().unwrap());
+        let config = fs::metadata(folder.join("config.toml")).unwrap().len();
+        let texts = (state.len() + manifest.len()) as u64 + config + heads.sum::<u64>();
         let resume = ["--resume", "run/step-00000004", "--checkpoint-dir", "more"];
         let resumed = run(&place, &launch(2, model, mesh, &resume));
         assert_eq!(resumed.losses(), whole[4..], "{model} {mesh}");
-        let expected = format!("this process read {} of {all} bytes", own + state.len() as u64);
+        let expected = format!("this process read {} of {all} bytes", own + texts);
         let is_told = |note: &Value| note["message"] == expected.as_str();
         assert!(resumed.of("note").iter().any(is_told), "{model} {mesh}: {expected}: {}", resumed.out);
         assert!(mesh == "dp=2" || own < all * 2 / 3, "{own} of {all}");
