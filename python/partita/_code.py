@@ -47,6 +47,11 @@ def is_library(name: object) -> bool:
     return not isinstance(name, str) or name.partition(".")[0] in LIBRARIES
 
 
+def is_cache(value: Any) -> bool:
+    """Whether this is a function under ``functools.lru_cache`` or ``functools.cache``."""
+    return isinstance(value, functools._lru_cache_wrapper)
+
+
 @functools.lru_cache(maxsize=None)
 def is_installed(name: object) -> bool:
     """Whether the code of a module of Python is not followed."""

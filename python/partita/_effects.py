@@ -346,6 +346,18 @@ def refuse_read(call: str) -> Exception:
     )
 
 
+def refuse_cached(cache: str) -> Exception:
+    """E396 for a value in a cache that a pass changes."""
+    return refuse(
+        "E396",
+        f"forward() changes a value that the cache of {cache} has",
+        at=cache,
+        expected="values in caches that stay as they are",
+        found=f"a value that {cache} has returned before, and that is another one afterwards",
+        help="keep what changes in an attribute, or in a buffer",
+    )
+
+
 def refuse_carried(place: str) -> Exception:
     """E396 for a tensor that a pass reads from the pass before."""
     return refuse(

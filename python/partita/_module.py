@@ -323,6 +323,9 @@ class Planning:
     passed: Passed
     """Whether a backward pass has gone through the module."""
 
+    plain: Any = None
+    """The planned module as one of the user's class, once it has been exported."""
+
     lock: threading.RLock
     """One thread at a time runs the module: while it is exported, other tensors are in the place of its own."""
 

@@ -19,8 +19,9 @@ from torch.utils import _pytree as pytree
 
 from partita import _export
 from partita._apart import separate
+from partita._cached import Kept, drop_traced
 from partita._code import CallRecorder
-from partita._effects import Effects, Watched, refuse_carried, refuse_drawn, refuse_moving, zeros
+from partita._effects import Effects, Watched, refuse_cached, refuse_carried, refuse_drawn, refuse_moving, zeros
 from partita._error import refuse
 from partita._load import Model
 from partita._tensors import pack
@@ -36,13 +37,14 @@ there is the name alone."""
 
 
 class Constants:
-    """Tensors whose values a program contains, with these values."""
+    """Tensors whose values a program contains, with these values; and what caches contained that it may have read."""
 
     def __init__(self, module: torch.nn.Module, tree: Tree, found: list[Constant], model: Model) -> None:
         # Tensors that the program changes are fed.
         changed = {name for name, _, _ in model._native.states()}
         self._found = [constant for constant in found if constant[0] not in changed]
         self._values = [None if value is None else value.detach().clone() for value in self._held(module, tree)]
+        self._kept = Kept(tree.caches)
 
     def _held(self, module: torch.nn.Module, tree: Tree) -> list[Any]:
         if not self._found:
@@ -61,7 +63,9 @@ class Constants:
         return found.hexdigest()
 
     def are_current(self, module: torch.nn.Module, tree: Tree) -> bool:
-        """Whether the tensors that are there now have the same values."""
+        """Whether the tensors that are there now have the same values, and caches still what they had."""
+        if not self._kept.is_there():
+            return False
         pairs = zip(self._held(module, tree), self._values)
         return all(now is not None and before is not None and _is_equal(now, before) for now, before in pairs)
 
@@ -179,10 +183,11 @@ def _once(
     keeps: bool,
 ) -> Traced:
     own = kind or type(module)
-    run = module.__dict__.get("forward") or getattr(_alias(module, own), "forward")
+    plain = _plain(module, own)
+    run = module.__dict__.get("forward") or getattr(plain, "forward")
     signature = inspect.signature(run)
     if loss is not None:
-        run, signature = _with_loss(_alias(module, own), run, signature, loss, len(args))
+        run, signature = _with_loss(plain, run, signature, loss, len(args))
     watched = Watched(tree, run, keeps)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -194,9 +199,15 @@ def _once(
     if kind is not None or loss is not None:
         # The hooks of the module itself run around its passes, and not around its loss.
         members["_call_impl"] = lambda self, *args, **kwargs: self.forward(*args, **kwargs)
-    before = tree.saved()
-    with _plain_parts(module):
-        program = _export._exported(_alias(module, type(own.__name__, (own,), members)), args, kwargs)
+    before, kept = tree.saved(), Kept(tree.caches)
+    try:
+        with _plain_parts(module):
+            program = _export._exported(_alias(module, type(own.__name__, (own,), members)), args, kwargs)
+    finally:
+        drop_traced(tree.caches)
+    changed = kept.changed()
+    if changed is not None:
+        raise refuse_cached(changed)
     # PyTorch puts equal containers in the place of those that it finds.
     tree.restore(before)
     constants = _constants(program, tree)
@@ -212,6 +223,17 @@ def _once(
         if keeps and value is not None and torch.is_grad_enabled() and value.requires_grad and value.is_floating_point():
             refused = refused or _trained_outside(place)
     return Traced(program, tree, effects, text_of(program), constants, ran=watched.ran, refused=refused)
+
+
+def _plain(module: torch.nn.Module, kind: type[torch.nn.Module]) -> Any:
+    """A module as one of the class of the user. Of a planned module it is one object for all exports: a method under
+    ``lru_cache`` has values of its own for each object."""
+    planning = module.__dict__.get("_planning")
+    if planning is None or type(module) is kind:
+        return module
+    if planning.plain is None:
+        planning.plain = _alias(module, kind)
+    return planning.plain
 
 
 def _alias(module: torch.nn.Module, kind: type[torch.nn.Module]) -> Any:

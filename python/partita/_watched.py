@@ -30,11 +30,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from partita._code import attributes_of, globals_of, is_installed, is_library, modules_of, names_in, nested, queries
+from partita._code import attributes_of, globals_of, is_cache, is_installed, is_library, modules_of, names_in, nested, queries
 
 LARGE = 4096
 
-_PLAIN = (type(None), bool, int, str, bytes, type(Ellipsis), torch.dtype, torch.device, torch.layout, torch.memory_format)
+PLAIN = (type(None), bool, int, str, bytes, type(Ellipsis), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType, types.MethodType, type, types.ModuleType)
 # Attributes that a module has from the start, and those of them that its forward pass reads. Most are empty.
 _TENSORS = ("_parameters", "_buffers", "_modules")
@@ -183,6 +183,8 @@ class Tree:
         """Objects that count by their identity, with where they are."""
         self.code: set[types.CodeType] = set()
         """What was followed."""
+        self.caches: list[Any] = []
+        """Functions under ``functools.lru_cache``."""
         self.ran, self.also = ran, also
         self._root, self._kind = root, kind
         self._numbers: dict[int, int] = {}
@@ -257,7 +259,7 @@ class Tree:
 
     def _described(self, value: Any, place: str) -> Any:
         kind = type(value)
-        if isinstance(value, _PLAIN):
+        if isinstance(value, PLAIN):
             return (kind, value)
         if isinstance(value, (float, complex)):
             return (kind, repr(value))
@@ -308,6 +310,8 @@ class Tree:
         elif isinstance(value, (weakref.ref, contextvars.ContextVar)):
             ask = value if isinstance(value, weakref.ref) else functools.partial(value.get, None)
             found.append(self._of_answer(ask, place))
+        elif is_cache(value):
+            found += [Same(value), self._of_cache(value, place)]
         elif isinstance(getattr(value, "__wrapped__", None), types.FunctionType):
             found += [Same(value), self._described(value.__wrapped__, place)]
         elif len(found) == 1:
@@ -381,6 +385,13 @@ class Tree:
         value = ask()
         self._asked.append((ask, value))
         return self._described(value, place)
+
+    def _of_cache(self, cache: Any, place: str) -> Any:
+        """The function that a cache is around. Which values the cache has is not a part of the walk: see ``partita._cached``."""
+        inner = cache.__wrapped__
+        if not is_installed(getattr(inner, "__module__", None)):
+            self.caches.append(cache)
+        return self._described(inner, place)
 
     def _of_names(self, target: Any, names: tuple[str, ...], place: str) -> list[Any]:
         self._read(target, names)
@@ -459,6 +470,8 @@ class Tree:
                 self._hold(Holder(base.__name__, base, tuple(plain)))
             plain += [name for name, value in list(vars(base).items()) if _is_descriptor(value)]
             found += [(name, self._described(vars(base)[name], f"{base.__name__}.{name}")) for name in plain]
+            methods = [getattr(value, "__func__", value) for value in list(vars(base).values())]
+            found += [self._described(value, base.__name__) for value in methods if is_cache(value)]
         called, waiting = set(), ["forward", "__call__", "__getattr__"]
         while waiting:
             name = waiting.pop()
@@ -545,7 +558,7 @@ def _is_plain_holder(value: Any) -> bool:
 
 def _is_same(now: Any, before: Any) -> bool:
     """Whether a call answers as before: by identity, and plain values by value."""
-    return now is before or (isinstance(now, (*_PLAIN, float, dict, tuple)) and type(now) is type(before) and bool(now == before))
+    return now is before or (isinstance(now, (*PLAIN, float, dict, tuple)) and type(now) is type(before) and bool(now == before))
 
 
 def _attributes(value: Any) -> dict[str, Any]:

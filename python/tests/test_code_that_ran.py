@@ -41,6 +41,47 @@ def cached():
     return S
 
 
+# Functions whose caches have values of an older S than that of now.
+@functools.lru_cache
+def of_size(size):
+    return S * size
+
+
+@functools.cache
+def in_a_list():
+    return [S]
+
+
+@functools.lru_cache(maxsize=1)
+def as_tensor(size):
+    return torch.full((size,), S)
+
+
+@functools.lru_cache(maxsize=1)
+def last(name):
+    return S
+
+
+class Caches(nn.Module):
+    """Has a method under a cache, whose code does not run while the cache has its value."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(4, 4)
+
+    @functools.lru_cache
+    def scale(self):
+        return S
+
+    @staticmethod
+    @functools.cache
+    def more():
+        return S + 1
+
+    def forward(self, x):
+        return self.line(x) * self.scale() * self.more()
+
+
 class Callable:
     def __call__(self):
         return S
@@ -164,6 +205,89 @@ def test_a_change_of_what_the_code_reads_counts(name, monkeypatch):
     monkeypatch.setenv("PARTITA_TEST", "1.0")
     read, write = READS[name]
     check(Reads(read), write)
+
+
+CACHED = {
+    "a number": (lambda: of_size(2.0), of_size.cache_clear),
+    "a list": (lambda: in_a_list()[0], in_a_list.cache_clear),
+    "a tensor": (lambda: as_tensor(4), as_tensor.cache_clear),
+    "the place of another value": (lambda: last("a"), lambda: last("b")),
+}
+
+
+def check_old_values(module, forget, monkeypatch):
+    """A cache keeps what it has, as in PyTorch, and is asked again once it has forgotten it."""
+    forget()
+    monkeypatch.setattr(sys.modules[__name__], "S", 2.0)
+    first = module(X)
+    built = partita.Schedule(partita.load(module, (X,)), "dp=1").build()
+    loaded = partita.load(module, (X, X), loss=nn.functional.mse_loss)
+    trainer = partita.Trainer(loaded, None, "dp=1", partita.optim.SGD(lr=0.0))
+    assert torch.allclose(built(X), first, rtol=1e-6, atol=1e-6)
+    monkeypatch.setattr(sys.modules[__name__], "S", 3.0)
+    assert torch.allclose(built(X), first, rtol=1e-6, atol=1e-6)
+    assert trainer.step((X, X)) == pytest.approx(nn.functional.mse_loss(first, X).item())
+    forget()
+    assert torch.allclose(built(X), module(X), rtol=1e-6, atol=1e-6) and not torch.allclose(built(X), first)
+    assert trainer.step((X, X)) == pytest.approx(nn.functional.mse_loss(module(X), X).item())
+    # As many values, and as many calls that found them, as before.
+    forget()
+    monkeypatch.setattr(sys.modules[__name__], "S", 5.0)
+    second = module(X)
+    module(X)
+    assert torch.allclose(built(X), second, rtol=1e-6, atol=1e-6)
+    forget()
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_caches_that_a_module_reads_are_read_again(name, monkeypatch):
+    read, forget = CACHED[name]
+    check_old_values(Reads(read), forget, monkeypatch)
+
+
+def test_caches_of_methods_are_read_again(monkeypatch):
+    def forget():
+        Caches.scale.cache_clear()
+        Caches.more.cache_clear()
+
+    check_old_values(Caches(), forget, monkeypatch)
+
+
+def test_a_list_in_a_cache_may_change(monkeypatch):
+    module = Reads(CACHED["a list"][0])
+    built = partita.Schedule(partita.load(module, (X,)), "dp=1").build()
+    first = built(X)
+    in_a_list()[0] = 3.0
+    assert torch.allclose(built(X), module(X), rtol=1e-6, atol=1e-6) and not torch.allclose(built(X), first)
+    in_a_list.cache_clear()
+
+    def counts():
+        in_a_list()[0] += 1
+        return in_a_list()[0]
+
+    in_a_list()
+    with pytest.raises(partita.PartitaError, match="E396.*a value that the cache of .*in_a_list has"):
+        partita.load(Reads(counts), (X,))
+    in_a_list.cache_clear()
+
+
+def test_a_cache_has_no_tensors_of_an_export():
+    as_tensor.cache_clear()
+    module = Reads(CACHED["a tensor"][0])
+    built = partita.Schedule(partita.load(module, (X,)), "dp=1").build()
+    assert as_tensor.cache_info().currsize == 0
+    assert torch.allclose(built(X), module(X), rtol=1e-6, atol=1e-6)
+    assert type(as_tensor(4)) is torch.Tensor
+
+
+def test_values_for_more_arguments_leave_the_others(monkeypatch):
+    sizes = Reads(lambda: of_size(2.0))
+    built = partita.Schedule(partita.load(sizes, (X,)), "dp=1").build()
+    built(X)
+    monkeypatch.setattr(partita._module, "traced", None)
+    of_size(7.0)
+    assert torch.allclose(built(X), sizes(X), rtol=1e-6, atol=1e-6)
+    of_size.cache_clear()
 
 
 def test_a_method_that_no_name_leads_to_is_followed():
