@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from partita import _export, _launched, _partita
 from partita._apart import copied
+from partita._code import Ran
 from partita._effects import Effects
 from partita._error import refuse
 from partita._lent import Homes, Occupied, Pass
@@ -28,10 +29,11 @@ from partita._load import Model
 from partita._observed import observe
 from partita._origins import Passed, note
 from partita._partita import Mesh, Plan
+from partita._readings import casts
 from partita._rows import check_rows
 from partita._tensors import pack, to_torch
 from partita._traced import Constants, traced
-from partita._watched import Key, RanCode, Tree, described
+from partita._watched import Key, Tree, described
 
 FLOATS = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
 
@@ -339,7 +341,7 @@ class Planning:
         """By the text of what was exported."""
         self._entries: dict[tuple[Any, Key], Entry] = {}
         self._trees: list[Tree] = []
-        self._ran: tuple[RanCode, ...] = ()
+        self._ran = Ran()
 
     def original(self, module: torch.nn.Module) -> torch.nn.Module:
         """The user's module with the tensors of the planned one."""
@@ -442,9 +444,7 @@ class Call:
     def key(self) -> Any:
         """What tells the programs of two calls apart, beside the module."""
         inputs = tuple([_told(leaf) for leaf in self.leaves])
-        # Types of numbers that PyTorch casts to are a part of the program.
-        cast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-        return inputs, self._spec, cast, torch.is_grad_enabled(), torch.get_default_dtype()
+        return inputs, self._spec, casts(), torch.is_grad_enabled()
 
 
 def _told(leaf: Any) -> Any:

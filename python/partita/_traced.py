@@ -20,10 +20,11 @@ from torch.utils import _pytree as pytree
 from partita import _export
 from partita._apart import separate
 from partita._cached import Kept, drop_traced
-from partita._code import CallRecorder
+from partita._code import CallRecorder, Ran
 from partita._effects import Effects, Watched, refuse_cached, refuse_carried, refuse_drawn, refuse_moving, zeros
 from partita._error import refuse
 from partita._load import Model
+from partita._readings import as_outside
 from partita._tensors import pack
 from partita._watched import HOOKS, Tree
 
@@ -115,14 +116,21 @@ def traced(
 
     Raises ``PartitaError``: E396 for changes that no pass can repeat, E390, E391 and E415 as ``load``.
     """
-    with _export.turn(), _without_modes():
+    with _export.turn():
         for _ in range(_ROUNDS):
-            found = _from(module, args, kwargs, tree, kind, loss, keeps)
+            with _without_modes():
+                found = _from(module, args, kwargs, tree, kind, loss, keeps)
             # Code that the walk did not reach may read what is not known yet.
             new = [(code, *scope) for code, scope in found.ran.code.items() if code not in tree.code]
-            if not new:
+            known = {reading[0] for reading in tree.ran.readings}
+            asked = [reading for key, reading in found.ran.readings.items() if key not in known]
+            if not new and not asked:
                 break
-            tree = Tree(module, kind, (*tree.ran, *new), tree.also)
+            tree = Tree(module, kind, Ran((*tree.ran.code, *new), (*tree.ran.readings, *asked)), tree.also)
+            if not new and found.again is None:
+                # The same objects were reached.
+                found.tree = tree
+                break
     return found
 
 
@@ -169,7 +177,7 @@ def _without_modes() -> Iterator[None]:
     what autograd saves, such as those of activation checkpoints, are about passes, and see nothing of an export."""
     is_on = torch.is_grad_enabled()
     plain = torch.autograd.graph.saved_tensors_hooks(lambda value: value, lambda value: value)
-    with torch.inference_mode(False), torch.set_grad_enabled(is_on), plain:
+    with as_outside(), torch.set_grad_enabled(is_on), plain:
         yield
 
 

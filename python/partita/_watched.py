@@ -30,7 +30,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from partita._code import attributes_of, globals_of, is_cache, is_installed, is_library, modules_of, names_in, nested, queries
+from partita._code import Ran, attributes_of, globals_of, is_cache, is_installed, is_library, modules_of, names_in, nested, queries
 
 LARGE = 4096
 
@@ -46,10 +46,6 @@ _DEEPEST = 100
 _HOLDERS = ("argparse", "collections", "configparser", "optparse")
 # The function in a method of a class, a property, a cached property, a method with defaults.
 _INNER = ("__func__", "fget", "func")
-
-RanCode = tuple[types.CodeType, dict[str, Any], dict[str, Any]]
-"""Code that ran, with its globals and the values of its free variables."""
-
 
 class Same:
     """An object that counts by its identity."""
@@ -171,9 +167,9 @@ class _Globals:
 class Tree:
     """What was reached from a module, or from any value."""
 
-    def __init__(self, root: Any, kind: type | None = None, ran: tuple[RanCode, ...] = (), also: Any = None) -> None:
+    def __init__(self, root: Any, kind: type | None = None, ran: Ran = Ran(), also: Any = None) -> None:
         """``kind`` is the class of the user of a planned module: its own hooks run around its passes, and do not count.
-        ``ran`` is code that its forward pass runs, and that no walk reaches. ``also`` is walked too: a loss."""
+        ``ran`` is what its forward pass runs and asks for, and that no walk reaches. ``also`` is walked too: a loss."""
         self.holders: list[Holder] = []
         self.tensors: list[torch.Tensor] = []
         """Each tensor once, in the order in which they were reached."""
@@ -203,8 +199,9 @@ class Tree:
         self._owned: list[Any] = []
         self._depth = 0
         described = [self._described(root, ""), self._described(also, "loss")]
-        described += [self._described(free, code.co_name) for code, _, free in ran]
-        described += [self._of_names_in(code, outer, list(free.values())) for code, outer, free in ran]
+        described += [self._described(free, code.co_name) for code, _, free in ran.code]
+        described += [self._of_names_in(code, outer, list(free.values())) for code, outer, free in ran.code]
+        described += [self._of_answer(ask, place) for _, place, ask in ran.readings]
         self.key = Key((tuple(described), self._tensors()))
         self._pointers = [*map(torch.Tensor.data_ptr, self._with_memory)]
         self._flags = [value.requires_grad for value in self.tensors]

@@ -290,6 +290,101 @@ def test_values_for_more_arguments_leave_the_others(monkeypatch):
     of_size.cache_clear()
 
 
+matmul, mkldnn, nested = torch.backends.cuda.matmul, torch.backends.mkldnn, {"of": torch.backends.cudnn}
+
+
+def switch(owner, name, *values):
+    """Reads a switch as a number, and sets it to one of two values: by 3, or by 1 and 2."""
+    return lambda: 1.0 + values.index(getattr(owner, name)), lambda v: setattr(owner, name, values[v == 3.0])
+
+
+SETTINGS = {
+    "cuda.matmul.allow_tf32": switch(matmul, "allow_tf32", False, True),
+    "mkldnn.enabled": switch(mkldnn, "enabled", True, False),
+    "mkldnn.fp32_precision": switch(mkldnn, "fp32_precision", "none", "ieee"),
+    "cudnn in a dictionary": (lambda: 1.0 + nested["of"].deterministic, lambda v: setattr(nested["of"], "deterministic", v == 3.0)),
+    "opt_einsum": (
+        lambda: 1.0 + torch.backends.opt_einsum.enabled,
+        lambda v: setattr(torch.backends.opt_einsum, "enabled", v == 3.0),
+    ),
+    "mha": (lambda: 1.0 + torch.backends.mha.get_fastpath_enabled(), lambda v: torch.backends.mha.set_fastpath_enabled(v != 3.0)),
+    "deterministic algorithms": (
+        lambda: 1.0 + getattr(torch, "are_deterministic" + "_algorithms_enabled")(),
+        lambda v: torch.use_deterministic_algorithms(v == 3.0),
+    ),
+    "the default type": (
+        lambda: 1.0 if getattr(torch, "get_default" + "_dtype")() is torch.float32 else 2.0,
+        lambda v: torch.set_default_dtype(torch.float64 if v == 3.0 else torch.float32),
+    ),
+    "precision of matmuls": (
+        lambda: 1.0 if torch.get_float32_matmul_precision() == "highest" else 2.0,
+        lambda v: torch.set_float32_matmul_precision("high" if v == 3.0 else "highest"),
+    ),
+    "the linear algebra of a GPU": (
+        lambda: 1.0 + ("Magma" in str(torch.backends.cuda.preferred_linalg_library())),
+        lambda v: torch._C._set_linalg_preferred_backend(
+            torch._C._LinalgBackend.Magma if v == 3.0 else torch._C._LinalgBackend.Default
+        ),
+    ),
+    "the seed": (lambda: float(torch.initial_seed()), lambda v: torch.manual_seed(int(v))),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_of_pytorch_that_the_code_asks_for_counts(name):
+    read, write = SETTINGS[name]
+    check(Reads(read), write)
+    # A trainer notices it too, at its next step.
+    module = Reads(read)
+    trainer = partita.Trainer(partita.load(module, (X, X), loss=nn.functional.mse_loss), None, "dp=1", partita.optim.SGD(lr=0.0))
+    try:
+        for value in (1.0, 3.0, 1.0):
+            write(value)
+            assert trainer.step((X, X)) == pytest.approx(nn.functional.mse_loss(module(X), X).item())
+    finally:
+        write(1.0)
+
+
+@pytest.mark.parametrize("ask", [lambda: torch.is_inference_mode_enabled(), torch.is_inference_mode_enabled])
+def test_inference_mode_counts(ask):
+    module = Reads(lambda: 1.0 + ask())
+    built = partita.Schedule(partita.load(module, (X,)), "dp=1").build()
+    for mode in (False, True, False):
+        with torch.inference_mode(mode):
+            expected = module(X)
+            if mode and ask is torch.is_inference_mode_enabled:
+                with pytest.raises(partita.PartitaError, match="E396.*asks is_inference_mode_enabled"):
+                    built(X)
+            else:
+                assert torch.allclose(built(X), expected, rtol=1e-6, atol=1e-6)
+    assert torch.is_inference_mode_enabled is torch._C.is_inference_mode_enabled
+
+
+def test_settings_that_the_code_does_not_ask_for_do_not_count(monkeypatch):
+    module = Reads(lambda: 2.0)
+    built = partita.Schedule(partita.load(module, (X,)), "dp=1").build()
+    built(X)
+    monkeypatch.setattr(partita._module, "traced", None)
+    try:
+        mkldnn.enabled = False
+        assert torch.allclose(built(X), module(X), rtol=1e-6, atol=1e-6)
+    finally:
+        mkldnn.enabled = True
+
+
+def test_a_trainer_casts_as_the_step_does():
+    module, x = nn.Linear(4, 4), torch.full((2, 4), 1.003)
+    with torch.no_grad():
+        module.weight.fill_(1.0)
+        module.bias.zero_()
+    batch = (x, module(x).detach())
+    trainer = partita.Trainer(partita.load(module, batch, loss=nn.functional.mse_loss), None, "dp=1", partita.optim.SGD(lr=0.0))
+    for is_on in (False, True, False):
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_on):
+            expected = nn.functional.mse_loss(module(x), batch[1]).item()
+            assert (expected > 1e-5) is is_on and trainer.step(batch) == pytest.approx(expected, abs=1e-9)
+
+
 def test_a_method_that_no_name_leads_to_is_followed():
     check(Chooses(), on(space))
 
