@@ -55,7 +55,7 @@ class Taken:
     """What a model has taken from a module: all but the values that its file contains."""
 
     def __init__(self, module: torch.nn.Module, found: Traced, model: Model, make: Callable[[], Model]) -> None:
-        self._module, self._tree, self.made = module, found.tree, make
+        self._module, self.tree, self.made = module, found.tree, make
         self.refused = found.refused
         """Why no step trains the module: it depends on what a pass before has left behind."""
         self._casts = casts()
@@ -68,11 +68,17 @@ class Taken:
         return [value.requires_grad for value in self._module.parameters()]
 
     def _is_same(self, tree: Tree) -> bool:
-        return tree.key == self._tree.key and casts() == self._casts and self._constants.are_current(self._module, tree)
+        return tree.key == self.tree.key and casts() == self._casts and self._constants.are_current(self._module, tree)
 
     def _look(self) -> Tree:
         """The module as it is now."""
-        return self._tree if self._tree.is_current() else Tree(self._module, ran=self._tree.ran, also=self._tree.also)
+        if self.tree.is_current():
+            return self.tree
+        tree = Tree(self._module, ran=self.tree.ran, also=self.tree.also)
+        if tree.key == self.tree.key:
+            # Tensors have the same numbers in it.
+            self.tree = tree
+        return tree
 
     def followed(self, model: Model) -> Model:
         """The model, or another one if what the code of the module and its loss reads has changed since. The values of
@@ -80,13 +86,14 @@ class Taken:
         parts = list(self._module.modules())
         modes = [part.training for part in parts]
         had = modes if len(parts) != len(self._modes) else self._modes
+        others = [] if had == modes else list(zip(parts, modes))
         try:
-            for part, mode in zip(parts, had):
+            for (part, _), mode in zip(others, had):
                 part.training = mode
             tree = self._look()
             return model if self._is_same(tree) else self.made()
         finally:
-            for part, mode in zip(parts, modes):
+            for part, mode in others:
                 part.training = mode
 
     def current(self, model: Model) -> Model:
