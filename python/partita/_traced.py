@@ -239,7 +239,7 @@ def _plain(module: torch.nn.Module, kind: type[torch.nn.Module]) -> Any:
     planning = module.__dict__.get("_planning")
     if planning is None or type(module) is kind:
         return module
-    if planning.plain is None:
+    if type(planning.plain) is not kind:
         planning.plain = _alias(module, kind)
     return planning.plain
 
@@ -260,7 +260,7 @@ def _plain_parts(module: torch.nn.Module) -> Iterator[None]:
             planning = part.__dict__.get("_planning")
             if planning is not None and part is not module:
                 stack.callback(setattr, part, "__class__", type(part))
-                part.__class__ = planning.kind
+                part.__class__ = planning.kind_of(part)
             for name, value in part._parameters.items():
                 if value is not None and not isinstance(value, torch.nn.Parameter):
                     stack.callback(part._parameters.__setitem__, name, value)
