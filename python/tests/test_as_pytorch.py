@@ -286,3 +286,70 @@ def test_names_and_numbers_of_the_surfaces_are_checked_at_once():
     with nvfuser.FusionDefinition() as fd:
         fd.add_output(fd.ops.relu(fd.from_pytorch(X)))
     assert repr(fd) == "FusionDefinition(1 inputs, 2 statements, 1 outputs)"
+
+
+def refused_loss(found, expected):
+    difference = found - expected
+    return torch.linalg.svdvals(difference).sum()  # the line of this loss
+
+
+def refused_part(x):
+    return torch.linalg.svdvals(x)  # the line of this function
+
+
+class Refuses(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, x):
+        return refused_part(self.layer(x))  # the line of this module
+
+
+def hooked():
+    module = nn.Sequential(nn.Linear(8, 4))
+    module[0].register_forward_hook(lambda *given: refused_part(given[2]))
+    return module
+
+
+@pytest.mark.parametrize(
+    "make, loss, line",
+    [
+        (lambda: nn.Linear(8, 4), refused_loss, "the line of this loss"),
+        (lambda: nn.Linear(8, 4), lambda a, _: refused_part(a).sum(), "the line of this function"),
+        (Refuses, lambda a, _: a.sum(), "the line of this module"),
+        (hooked, lambda a, _: a.sum(), "the line of this function"),
+    ],
+)
+def test_an_op_that_is_refused_is_named_with_the_line_of_the_user(make, loss, line):
+    error = refusal(lambda: partita.load(make(), (X, Y), loss=loss))
+    with open(__file__, encoding="utf-8") as file:
+        number = 1 + next(place for place, text in enumerate(file) if f"  # {line}" in text)
+    assert error.code == "E355" and f"test_as_pytorch.py:{number}" in str(error), error
+
+
+@pytest.mark.parametrize("kind, shape", [(nn.BatchNorm1d, (6, 4)), (nn.BatchNorm1d, (6, 4, 3)), (nn.BatchNorm2d, (6, 4, 3, 2))])
+def test_a_batch_norm_that_averages_over_all_batches(kind, shape):
+    torch.manual_seed(0)
+    module = nn.Sequential(kind(4, momentum=None), nn.Tanh(), kind(4, momentum=None, affine=False))
+    batches = [torch.randn(shape) * (1 + number) + number for number in range(3)]
+    built = partita.Schedule(partita.load(module, (batches[0],)), "dp=2").build()
+    trained = copy.deepcopy(module)
+    loaded = partita.load(copy.deepcopy(module), (batches[0], batches[0]), loss=F.mse_loss)
+    trainer, own = partita.Trainer(loaded, None, "dp=2", "sgd"), torch.optim.SGD(trained.parameters(), lr=partita.optim.SGD().lr)
+    for x in batches:
+        for each in (built, module):
+            each.zero_grad()
+            each(x).pow(2).sum().backward()
+        torch.testing.assert_close(built(x), module(x), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(built.state_dict(), module.state_dict(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(built[0].weight.grad, module[0].weight.grad, rtol=1e-3, atol=1e-3)
+        loss = F.mse_loss(trained(x), x)
+        own.zero_grad()
+        loss.backward()
+        own.step()
+        assert trainer.step((x, x)) == pytest.approx(loss.item(), rel=1e-4)
+        torch.testing.assert_close(trainer.state_dict(), dict(trained.state_dict()), rtol=1e-4, atol=1e-4)
+    built.eval(), module.eval()
+    torch.testing.assert_close(built(batches[1]), module(batches[1]), rtol=1e-5, atol=1e-5)
+    assert nn.modules.batchnorm._BatchNorm.forward.__module__ == "torch.nn.modules.batchnorm"

@@ -135,7 +135,7 @@ def declare(module: torch.nn.Module, mesh: DeviceMesh, lines: list[Line]) -> tor
 
 
 def _reduce(self: Any, protocol: int) -> Any:
-    plain = object.__new__(self._planning.kind)
+    plain = object.__new__(self._planning.kind_of(self))
     plain.__dict__.update({name: value for name, value in self.__dict__.items() if name != "_planning"})
     return declare, (plain, self._planning.whole, list(self._planning.lines))
 
@@ -156,7 +156,7 @@ def _plain(module: torch.nn.Module) -> torch.nn.Module:
     is_same = all(children[name] is child for name, child in module._modules.items())
     if is_same and not isinstance(planning, Declared):
         return module
-    kind = planning.kind if isinstance(planning, Declared) else type(module)
+    kind = planning.kind_of(module) if isinstance(planning, Declared) else type(module)
     plain: torch.nn.Module = object.__new__(kind)
     plain.__dict__.update({name: value for name, value in module.__dict__.items() if name != "_planning"})
     plain.__dict__["_modules"] = children
