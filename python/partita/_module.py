@@ -9,6 +9,7 @@ pass came in between, or a backward pass runs twice, the forward pass is compute
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -471,6 +472,12 @@ def _told(leaf: Any) -> Any:
     return described(leaf)
 
 
+@functools.lru_cache(maxsize=None)
+def planned_forward() -> Any:
+    """The ``forward`` of planned modules. ``torch.compile`` calls it as it is: its code is no code of the user."""
+    return torch.compiler.disable(_forward)
+
+
 def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     with self._planning.lock:
         return _locked_forward(self, args, kwargs)
@@ -568,7 +575,7 @@ def _planned(module: Any, plan: Plan, mesh: Mesh, same: Any) -> Any:
         memo[id(self)] = made = _planned(copied(self._planning.original(self), memo), plan, mesh, same)
         return made
 
-    own = {"forward": _forward, "__reduce_ex__": reduce, "__deepcopy__": deepcopy}
+    own = {"forward": planned_forward(), "__reduce_ex__": reduce, "__deepcopy__": deepcopy}
     planned: Any = type(kind.__name__, (kind,), own)
     if over is not None:
         planned = type(over.__name__, (planned,), members_over(over))

@@ -253,10 +253,13 @@ def _alias(module: torch.nn.Module, kind: type[torch.nn.Module]) -> Any:
 
 @contextmanager
 def _plain_parts(module: torch.nn.Module) -> Iterator[None]:
-    """A context in which planned modules inside a module are those of the user, and parameters are ``nn.Parameter``: for
-    one call, ``functional_call`` puts others in their place."""
+    """A context in which planned modules inside a module are those of the user, none is compiled, and parameters are
+    ``nn.Parameter``: for one call, ``functional_call`` puts others in their place."""
     with ExitStack() as stack:
         for part in module.modules():
+            # What torch.compile has put in the place of a call.
+            if "_compiled_call_impl" in part.__dict__:
+                stack.callback(part.__dict__.__setitem__, "_compiled_call_impl", part.__dict__.pop("_compiled_call_impl"))
             planning = part.__dict__.get("_planning")
             if planning is not None and part is not module:
                 stack.callback(setattr, part, "__class__", type(part))

@@ -110,15 +110,16 @@ def test_a_trainer_leaves_alone_what_the_loss_does_not_depend_on():
     model = partita.load(module, (X, Y), loss=lambda outputs, y: F.mse_loss(outputs[0], y))
     assert sorted(model.parameters) == ["layer.bias", "layer.weight"]
     trainer = partita.Trainer(model, None, "dp=2", partita.optim.AdamW(lr=0.1, weight_decay=0.5))
-    optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, weight_decay=0.5)
+    beside = copy.deepcopy(module)
+    optimizer = torch.optim.AdamW(beside.parameters(), lr=0.1, weight_decay=0.5)
     for _ in range(3):
-        loss = F.mse_loss(module(X)[0], Y)
+        loss = F.mse_loss(beside(X)[0], Y)
         assert trainer.step((X, Y)) == pytest.approx(loss.item(), rel=1e-5)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     for name, value in trainer.state_dict().items():
-        torch.testing.assert_close(value, module.state_dict()[name], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(value, beside.state_dict()[name], rtol=1e-4, atol=1e-4)
 
 
 def groups_of(module):
@@ -353,3 +354,50 @@ def test_a_batch_norm_that_averages_over_all_batches(kind, shape):
     built.eval(), module.eval()
     torch.testing.assert_close(built(batches[1]), module(batches[1]), rtol=1e-5, atol=1e-5)
     assert nn.modules.batchnorm._BatchNorm.forward.__module__ == "torch.nn.modules.batchnorm"
+
+
+class Around(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return torch.tanh(self.inner(x)) * 2
+
+
+@pytest.mark.parametrize("way", ["itself", "around it", "in place", "a part"])
+def test_torch_compile_leaves_a_built_module_as_it_is(way, recwarn):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 6), nn.Dropout(0.0), nn.Linear(6, 4))
+    built = partita.Schedule(partita.load(module, (X,)), "dp=2").build()
+    compiled, expected = built, module
+    if way == "itself":
+        compiled = torch.compile(built, backend="eager")
+    elif way == "around it":
+        compiled, expected = torch.compile(Around(built), backend="eager"), Around(module)
+    else:
+        (built if way == "in place" else built[0]).compile(backend="eager")
+    for scale in (0.0, 0.5):
+        for each in (module, built):
+            each.zero_grad()
+            with torch.no_grad():
+                each[0].weight.mul_(1 + scale)
+        compiled(X).pow(2).sum().backward()
+        expected(X).pow(2).sum().backward()
+        torch.testing.assert_close(compiled(X), expected(X), rtol=1e-5, atol=1e-5)
+        gradients = [[value.grad for value in each.parameters()] for each in (built, module)]
+        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+    for each in (module, built):
+        each[1].p = 1.0
+    torch.testing.assert_close(compiled(X), expected(X), rtol=1e-5, atol=1e-5)
+    assert not [str(warning.message) for warning in recwarn]
+
+
+def test_a_compiled_module_is_loaded_as_it_is():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 4))
+    module.compile(backend="eager")
+    module[0].compile(backend="eager")
+    trainer = partita.Trainer(partita.load(module, (X, Y), loss=F.mse_loss), None, "dp=2", partita.optim.SGD(lr=0.1))
+    assert trainer.step((X, Y)) == pytest.approx(F.mse_loss(module(X), Y).item(), rel=1e-5)
+    assert module._compiled_call_impl is not None and module[0]._compiled_call_impl is not None

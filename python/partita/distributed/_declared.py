@@ -16,7 +16,7 @@ import torch
 from partita import Mesh, Plan
 from partita._error import refuse
 from partita._lent import Homes
-from partita._module import Call, Entry, Planning, _forward
+from partita._module import Call, Entry, Planning, planned_forward
 from partita._origins import Passed
 from partita.distributed.device_mesh import DeviceMesh
 
@@ -129,7 +129,7 @@ def declare(module: torch.nn.Module, mesh: DeviceMesh, lines: list[Line]) -> tor
         kind = type(module)
         planning = Declared(kind, whole)
         module.__dict__["_planning"] = planning
-        module.__class__ = type(kind.__name__, (kind,), {"forward": _forward, "__reduce_ex__": _reduce})
+        module.__class__ = type(kind.__name__, (kind,), {"forward": planned_forward(), "__reduce_ex__": _reduce})
     planning.lines += lines
     return module
 
