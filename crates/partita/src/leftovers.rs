@@ -5,8 +5,8 @@
 
 use std::path::Path;
 
-/// Removes the folders in `parent` whose names begin so, that belong to the user of this process, and whose process has ended.
-/// What cannot be read or removed stays.
+/// Removes the folders in `parent` whose names begin so, that belong to the user of this process, and whose process has
+/// ended. What cannot be read or removed stays.
 pub fn remove(parent: &Path, beginning: &str) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();

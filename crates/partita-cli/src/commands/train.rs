@@ -22,7 +22,7 @@ use partita_runtime::Runner;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// The answer to the first Ctrl-C. Whether the step is saved is told when it is: another process may end before that.
+/// The answer to the first Ctrl-C. The run tells of the checkpoint when it is saved: another process may end before that.
 const STOPPING: &str = "stopping after this step; Ctrl-C again ends the run at once";
 
 /// The text that the sample at the end continues.
