@@ -134,8 +134,8 @@ class Values:
             self._has_warned = True
             kind = type(self._module).__name__
             warnings.warn(
-                f"{kind} trains beside its trainer: {lost[0]} was changed by an optimizer of PyTorch, or by a pass of {kind}. The "
-                "values that the trainer trains are on its ranks, and stay: trainer.state_dict() has them",
+                f"{kind} trains beside its trainer: {lost[0]} was changed by an optimizer of PyTorch, or by a pass of {kind}. "
+                "The values that the trainer trains are on its ranks, and stay: trainer.state_dict() has them",
                 stacklevel=4,
             )
         for name, value in other.items():
