@@ -42,8 +42,8 @@ def load(folder: str | os.PathLike[str], steps: int) -> dict[str, Any]:
     """What ``save`` has written beside the checkpoint of so many steps, which is in the folder or is the folder."""
     path = pathlib.Path(folder)
     latest = path / "latest"
-    found = [path, *([path / latest.read_text().strip()] if latest.exists() else []), *sorted(path.glob("step-*"), reverse=True)]
-    for each in found:
+    newest = [path / latest.read_text().strip()] if latest.exists() else []
+    for each in [path, *newest, *sorted(path.glob("step-*"), reverse=True)]:
         state = each / "state.json"
         if state.exists() and json.loads(state.read_text())["step"] == steps:
             return _read(each / _FILE)

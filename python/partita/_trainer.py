@@ -42,9 +42,9 @@ class Trainer:
     gradients are not finite. ``"mxfp8"``, ``"f8-block"`` and ``"f8-delayed"`` round the operands of matmuls to 8 bits.
 
     Raises ``PartitaError``: E055 for a model without a loss, E057 for an optimizer that a planned step cannot have or a
-    number of it out of range, E391 for hooks of gradients, which no step would run, E396 for what ``forward`` changes in each
-    call, E398 for parameters that share memory, E399 (of a step) for values put over old ones of the module, E395 for launched processes with different weights, what the plan refuses,
-    E394 for what PyTorch cannot run.
+    number of it out of range, E391 for hooks of gradients, which no step would run, E396 for what ``forward`` changes in
+    each call, E398 for parameters that share memory, E399 (of a step) for values put over old ones of the module, E395 for
+    launched processes with different weights, what the plan refuses, E394 for what PyTorch cannot run.
     """
 
     def __init__(

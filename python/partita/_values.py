@@ -8,11 +8,15 @@ unseen; a change of a whole tensor is seen.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import operator
+import warnings
 from collections.abc import Iterable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from partita._error import refuse
 from partita._tensors import pack
@@ -53,11 +57,24 @@ def _elements(tensor: torch.Tensor) -> memoryview:
     return value.view(integer).numpy().data
 
 
+# When optimizers of PyTorch have taken their last step, in the count of all of their steps.
+_STEPPED: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
+_COUNT = itertools.count(1)
+_HOOKED: list[Any] = []
+
+
+def _stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    _STEPPED[optimizer] = next(_COUNT)
+
+
 class Values:
     """The values of a module as its trainer has seen them last."""
 
     def __init__(self, module: torch.nn.Module, names: Iterable[str], tree: Tree) -> None:
-        self._module = module
+        if not _HOOKED:
+            _HOOKED.append(register_optimizer_step_post_hook(_stepped))
+        self._module, self._has_warned = module, False
+        self._steps = max(_STEPPED.values(), default=0)
         # Names of values that steps have changed since the module had those of the ranks.
         self._behind: set[str] = set()
         self._last: Any = None
@@ -95,28 +112,48 @@ class Values:
 
     def take(self, names: Iterable[str], tree: Tree, ranks: Any) -> None:
         """Gives the ranks what a program has put into the module. E399 for values that were put over old ones, while those of
-        the ranks have been trained."""
+        the ranks have been trained; for steps of an optimizer of PyTorch, and for buffers, which passes of the module change, a
+        warning."""
         found = self._look(names, tree)
         if not found:
             return
         other = {name: value for name, value in found.items() if not _is_equal(value.tensor, ranks.get(name))}
         lost = [name for name in other if name in self._behind]
-        if lost:
+        own = [name for name in lost if not self._is_passing(other[name].tensor)]
+        if own:
             raise refuse(
                 "E399",
                 f"values of {type(self._module).__name__} were changed, while those that its trainer trains are on the ranks",
-                at=lost[0],
+                at=own[0],
                 expected="the values that the module had before, or those of the trainer",
-                found=f"other values in {', '.join(lost[:4])}" + (f" and {len(lost) - 4} more" if len(lost) > 4 else ""),
+                found=f"other values in {', '.join(own[:4])}" + (f" and {len(own) - 4} more" if len(own) > 4 else ""),
                 help="trainer.load_state_dict(module.state_dict()) trains on from these; "
                 "module.load_state_dict(trainer.state_dict()) goes back to those of the trainer",
             )
+        if lost and not self._has_warned:
+            self._has_warned = True
+            kind = type(self._module).__name__
+            warnings.warn(
+                f"{kind} trains beside its trainer: {lost[0]} was changed by an optimizer of PyTorch, or by a pass of {kind}. "
+                "The values that the trainer trains are on its ranks, and stay: trainer.state_dict() has them",
+                stacklevel=4,
+            )
         for name, value in other.items():
-            ranks.set(name, pack(value.tensor))
-        self._behind -= found.keys()
+            if name not in lost:
+                ranks.set(name, pack(value.tensor))
+        self._behind -= found.keys() - set(lost)
         self._last = None
         self._values |= found
+        self._steps = max(_STEPPED.values(), default=0)
         self._look(names, tree)
+
+    def _is_passing(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor may have changed because the module was trained by PyTorch since the last look."""
+        if not isinstance(tensor, torch.nn.Parameter):
+            return True
+        stepped = [optimizer for optimizer, count in _STEPPED.items() if count > self._steps]
+        groups = [group["params"] for optimizer in stepped for group in optimizer.param_groups]
+        return any(value is tensor for group in groups for value in group)
 
     def fall_behind(self, names: Iterable[str]) -> None:
         """The ranks have other values of these names now."""
