@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from partita._code import Ran, attributes_of, globals_of, is_cache, is_installed, is_library, modules_of, names_in, nested, queries
@@ -529,7 +530,7 @@ class Tree:
 
 def has_memory(value: torch.Tensor) -> bool:
     """Whether a tensor has elements in memory of the host, which another one may share."""
-    if isinstance(value, (UninitializedBuffer, UninitializedParameter, FakeTensor)):
+    if isinstance(value, (UninitializedBuffer, UninitializedParameter, FakeTensor)) or is_traceable_wrapper_subclass(value):
         return False
     return value.layout == torch.strided and value.device.type == "cpu" and value.numel() > 0
 

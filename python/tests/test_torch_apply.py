@@ -521,7 +521,7 @@ def test_what_only_processes_find_is_refused(found):
     assert "a multiple of 4 rows" in refused["rows"] and "found: 6 rows" in refused["rows"]
     assert "the module returns no loss" in refused["no loss"]
     assert "no example_inputs" in refused["stages without inputs"]
-    assert "4 batches on 4 ranks" in refused["batches of their own"]
+    assert "ranks are given different batches" in refused["batches of their own"]
     assert "[8, 16], [4, 16]" in refused["rows of some"]
     assert "verify_limit" in refused["a limit"]
     assert "use parallel.backward" in refused["a loop"]

@@ -100,6 +100,16 @@ def apply(
             "E394", "stages need a loss and example inputs", expected="loss= and example_inputs=", found=f"no {missing}"
         )
 
+    parameters = loss.named_parameters() if isinstance(loss, torch.nn.Module) else ()
+    learned = [name for name, value in parameters if value.requires_grad]
+    if learned:
+        raise refuse(
+            "E394",
+            "the loss has parameters, which no plan lays out",
+            expected="a loss without parameters; or one that the module computes and returns",
+            found=", ".join(learned),
+        )
+
     device, ranks = _batch.device_of(device_mesh), _batch.ranks_of(device_mesh)
     one_device = OneDevice(module, loss)
     module.to(device)
@@ -126,11 +136,11 @@ def apply(
     check_rows(rows, ranks, microbatches)
     inputs, _ = part_of(given, rows, ranks * microbatches, 0)
     mine = table.stages_of(device_mesh.get_local_rank(STAGES))
-    stages = _stages.cut(module, ends, inputs, device_mesh, device, mine)
+    stages, output = _stages.cut(module, ends, inputs, device_mesh, device, mine)
     roots = [stage.submod for stage in stages]
     for root in roots:
         made(root)
-    pipeline = _stages.Pipeline(stages, table, slices, microbatches, part_loss)
+    pipeline = _stages.Pipeline(stages, table, slices, microbatches, part_loss, output)
     return Parallel(device_mesh, roots, layout_mesh, microbatches, part_loss, one_device, limit, pipeline)
 
 

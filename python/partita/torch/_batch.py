@@ -18,6 +18,8 @@ from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
+from partita._error import refuse
+
 from ._lines import BATCH_AXES, STAGES, Line, Refusals, matches
 
 _LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict)
@@ -76,7 +78,25 @@ def units(
         for path in _outermost(line.paths, module):
             for inner in [*(_layers(module) if path == "" else []), path]:
                 found[inner] = Unit(inner, gather != "step")
-    return sorted(found.values(), key=lambda unit: -unit.path.count(".") if unit.path else 1)
+    ordered = sorted(found.values(), key=lambda unit: -unit.path.count(".") if unit.path else 1)
+    _check_shared(ordered, module)
+    return ordered
+
+
+def _check_shared(ordered: Sequence[Unit], module: torch.nn.Module) -> None:
+    """E394 for a parameter that is read in two units: each gathers its own."""
+    homes: dict[int, tuple[str, str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        unit = next((unit.path for unit in ordered if f"{name}.".startswith(f"{unit.path}." if unit.path else "")), "")
+        other = homes.setdefault(id(parameter), (unit, name))
+        if other[0] != unit:
+            raise refuse(
+                "E394",
+                "PyTorch gathers a shared parameter with one module",
+                expected="its owners in one line fsdp, without others inside",
+                found=f"{other[1]} = {name}, gathered with {other[0] or 'the whole module'} and {unit or 'the whole module'}",
+                help="leave these modules out of the lines fsdp: the rest is gathered with the whole module",
+            )
 
 
 def _outermost(paths: Sequence[str], module: torch.nn.Module) -> list[str]:
@@ -104,14 +124,19 @@ def shard(root: torch.nn.Module, mesh: DeviceMesh, found: Sequence[Unit]) -> Non
     if not axes:
         return
     inside = dict(root.named_modules())
+    # ``fully_shard`` takes no scalars; ``Parallel`` averages their gradients.
+    scalars = {value for value in root.parameters() if value.ndim == 0}
     for unit in found:
         module = inside.get(unit.path)
         if module is not None and any(True for _ in module.parameters()):
             fully_shard(
-                module, mesh=mesh[tuple(axes)] if len(axes) > 1 else mesh[axes[0]], reshard_after_forward=unit.reshards
+                module,
+                mesh=mesh[tuple(axes)] if len(axes) > 1 else mesh[axes[0]],
+                reshard_after_forward=unit.reshards,
+                ignored_params=scalars,
             )
     if not any(unit.path == "" for unit in found):
-        replicate(root, mesh=mesh[tuple(axes)]._flatten() if len(axes) > 1 else mesh[axes[0]])
+        replicate(root, mesh=mesh[tuple(axes)]._flatten() if len(axes) > 1 else mesh[axes[0]], ignored_params=scalars)
 
 
 class Draws:

@@ -7,7 +7,6 @@ can be divided into parts (``_shares``) and the first step of a run can be compa
 from __future__ import annotations
 
 import copy
-import hashlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,16 +14,22 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from partita import _launched
 from partita._error import refuse
 from partita._partita import PartitaError
-from partita.torch._shares import Shares, Unshared, changed_buffers, operations, unshared
+from partita._watched import Tree
+from partita.torch._rows import Unshared, kinds, normalize
+from partita.torch._shares import Shares, operations, unshared
 
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 """A batch, or a part of one: arguments and named arguments."""
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+_OF_PYTORCH = frozenset(vars(torch.nn.Module())) - {"training"}
 
 VERIFY_LIMIT = 1e13
 """Operations on elements that the first step on one device may take: about a minute on sixteen cores."""
@@ -36,10 +41,14 @@ class OneDevice:
     def __init__(self, module: torch.nn.Module, loss: Callable[..., Any] | None) -> None:
         self.signature = inspect.signature(module.forward)
         self.name = type(module).__name__
-        self._module = _emptied(module, "meta")
-        self._loss = copy.deepcopy(loss).cpu() if isinstance(loss, torch.nn.Module) else loss
-        self._programs: dict[Any, Any] = {}
-        self._shares: dict[Any, Shares] = {}
+        self._live, self._module = module, _emptied(module, "meta")
+        self._loss = loss
+        self._attributes: dict[tuple[str, str], Any] = {}
+        self._is_stale = False
+        self._programs: dict[Any, tuple[Any, Tree]] = {}
+        self._shares: dict[Any, tuple[Any, Any, Shares]] = {}
+        self.version = 0
+        """How often a change of code or settings has made another program of the module and its loss."""
 
     def bound(self, batch: Sequence[Any], named: Mapping[str, Any]) -> Given:
         """The arguments of ``forward`` by its signature; with a loss, the target is the last of the positional ones.
@@ -60,6 +69,34 @@ class OneDevice:
             ) from None
         return (*bound.args, *target), bound.kwargs
 
+    def mark(self) -> None:
+        """Notes the settings of the module, of which ``follow`` finds changes."""
+        self._attributes = _attributes(self._live)
+
+    def follow(self, is_cut: bool) -> None:
+        """Takes over what was set in the module since. Of stages, which were cut from the module as it was, that is refused.
+
+        Raises ``PartitaError``: E394 for what cannot be taken over.
+        """
+        now = _attributes(self._live)
+        changed = [key for key in {**now, **self._attributes} if now.get(key, key) != self._attributes.get(key, key)]
+        if not changed:
+            return
+        modules = [dict(module.named_modules()) for module in (self._live, self._module)]
+        for path, name in changed:
+            value = vars(modules[0][path]).get(name, _attributes) if path in modules[0] else _attributes
+            if is_cut or not isinstance(value, _PLAIN) or path not in modules[1]:
+                raise refuse(
+                    "E394",
+                    f"`{name}` of {path or self.name} was changed after apply()",
+                    expected="the module from which the stages were cut" if is_cut else "another number, text or flag, if any",
+                    found="nothing" if value is _attributes else repr(value),
+                    help="set it before apply()",
+                )
+            setattr(modules[1][path], name, value)
+        self._attributes = now
+        self._is_stale = True
+
     def shares(self, batch: Given, part: Given, count: int) -> Shares:
         """The shares that equal parts of a batch have in its loss.
 
@@ -67,41 +104,70 @@ class OneDevice:
         cannot be exported.
         """
         key = _shapes(batch)
-        if key not in self._shares:
-            whole = self._program(batch)
-            changed = changed_buffers(whole)
-            if changed:
-                raise refuse(
-                    "E394",
-                    f"`{changed[0].removeprefix('module.')}` changes in each forward pass",
-                    expected="modules without state over the batch, of which each rank and microbatch would have its own",
-                    found=", ".join(name.removeprefix("module.") for name in changed),
-                    help="put normalisation by statistics of the batch in eval mode, replace it by LayerNorm or GroupNorm, or "
-                    "use a mesh without dp and fsdp and one microbatch",
-                )
-            try:
-                self._shares[key] = Shares(whole, self._program(part), count)
-            except Unshared as reason:
-                raise unshared(reason, count) from None
-        return self._shares[key]
+        programs = self._program(batch), self._program(part)
+        known = self._shares.get(key)
+        if known is not None and (known[0], known[1]) == programs:
+            return known[2]
+        changed = list(programs[0].graph_signature.buffers_to_mutate.values())
+        if changed:
+            raise refuse(
+                "E394",
+                f"`{changed[0].removeprefix('module.')}` changes in each forward pass",
+                expected="modules without state over the batch, of which each rank and microbatch would have its own",
+                found=", ".join(name.removeprefix("module.") for name in changed),
+                help="put normalisation by statistics of the batch in eval mode, replace it by LayerNorm or GroupNorm, or "
+                "use a mesh without dp and fsdp and one microbatch",
+            )
+        try:
+            shares = Shares(*programs, count, self._loss is None)
+        except Unshared as reason:
+            raise unshared(reason, count) from None
+        self._shares[key] = (*programs, shares)
+        return shares
 
     def operations(self, batch: Given) -> float:
         """About how many operations on elements both passes of a batch take."""
         return operations(self._program(batch))
 
     def _program(self, batch: Given) -> Any:
-        """The exported program of the module and its loss for a batch of these shapes."""
+        """The exported program of the module and its loss for a batch of these shapes, without writes in place."""
         from partita._traced import traced
-        from partita._watched import Tree
 
         key = _shapes(batch)
-        if key not in self._programs:
-            batch = pytree.tree_map(_on_cpu, batch)
-            module = _WithLoss(self._with({}), self._loss)
-            # Shares do not depend on dropout.
+        before, tree = self._programs.get(key, (None, None))
+        if before is not None and tree is not None and not self._is_stale and tree.is_current():
+            return before
+        if tree is not None:
+            # A setting, or a function or value that the module or the loss reads, is another one.
+            self._programs, self._is_stale = {}, False
+        batch = pytree.tree_map(_on_cpu, batch)
+        module = self._with_loss({})
+        # Shares do not depend on dropout.
+        reached = Tree(module, also=self._loss)
+        try:
             with without_dropout():
-                self._programs[key] = traced(module, batch, {}, Tree(module, also=self._loss)).program
-        return self._programs[key]
+                found = traced(module, batch, {}, reached)
+        except PartitaError:
+            placed = [name for name, value in zip(reached.places, reached.tensors) if isinstance(value, DTensor)]
+            if placed:
+                raise refuse(
+                    "E394",
+                    "the loss reads parameters that are sharded over the ranks",
+                    expected="a loss of the output and the target: forward() returns what the loss needs of parameters",
+                    found=", ".join(placed[:3]),
+                ) from None
+            raise
+        program = normalize(found.program.run_decompositions({}))
+        if before is not None and kinds(before) != kinds(program):
+            self.version += 1
+        self._programs[key] = program, found.tree
+        return program
+
+    def _with_loss(self, values: Mapping[str, torch.Tensor]) -> torch.nn.Module:
+        """The module of ``_with`` and its loss, under its name."""
+        kind = type(self.name, (_WithLoss,), {"__module__": type(self._module).__module__})
+        made: torch.nn.Module = kind(self._with(values), _on_host(self._loss))
+        return made
 
     def _with(self, values: Mapping[str, torch.Tensor]) -> torch.nn.Module:
         """The module with values of parameters and buffers; those that are not given have none."""
@@ -115,7 +181,28 @@ class OneDevice:
                     tensor.copy_(values[name])
         return module
 
-    def first_step(
+    def compare(
+        self, found: tuple[torch.Tensor, Mapping[str, torch.Tensor]], batch: Given, values: Mapping[str, torch.Tensor]
+    ) -> None:
+        """Compares the loss and the gradients of a batch with those of one device.
+
+        Raises ``PartitaError``: E394 if they differ, or one device does not take the module.
+        """
+        try:
+            expected = self._first_step(batch, values)
+        except Exception as refused:
+            raise refuse(
+                "E394",
+                f"the first step of {self.name} cannot be compared with one device",
+                expected="a module that the native engine takes",
+                found=str(refused) if isinstance(refused, PartitaError) else f"{type(refused).__name__}: {refused}",
+                help="change what it names, or pass check=False to run without the comparison",
+            ) from None
+        error = _difference(self.name, found, expected)
+        if error is not None:
+            raise error
+
+    def _first_step(
         self, batch: Given, values: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """The loss and the gradients of a batch on one device of the native engine, without dropout.
@@ -127,7 +214,7 @@ class OneDevice:
 
         args, kwargs = pytree.tree_map(_on_cpu, batch)
         with _launched.alone(), without_dropout():
-            built = Schedule(load(_WithLoss(self._with(values), self._loss), (args, kwargs)), "dp=1", {}).build()
+            built = Schedule(load(self._with_loss(values), (args, kwargs)), "dp=1", {}).build()
             state = torch.get_rng_state()
             loss = built(args, kwargs)
             if not torch.equal(state, torch.get_rng_state()):
@@ -141,6 +228,35 @@ class OneDevice:
         found = ((name.removeprefix("module."), value.grad) for name, value in built.named_parameters())
         gradients = {name: gradient for name, gradient in found if gradient is not None}
         return loss.detach(), gradients
+
+
+def _attributes(module: torch.nn.Module) -> dict[tuple[str, str], Any]:
+    """The attributes of a module and of those inside that are no tensors, modules or functions."""
+    return {
+        (path, name): frozen
+        for path, inner in module.named_modules()
+        for name, value in vars(inner).items()
+        if name not in _OF_PYTORCH and (frozen := _frozen(value)) is not None
+    }
+
+
+def _frozen(value: Any) -> Any:
+    """Numbers, texts and flags, also in containers; None for anything else."""
+    if isinstance(value, _PLAIN):
+        return type(value), value
+    if isinstance(value, dict):
+        value = [each for pair in value.items() for each in pair]
+    if not isinstance(value, (list, tuple)):
+        return None
+    parts = [_frozen(each) for each in value]
+    return None if None in parts else tuple(parts)
+
+
+def _on_host(loss: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    """A loss whose tensors are in memory of the host."""
+    if not isinstance(loss, torch.nn.Module) or all(value.device.type == "cpu" for value in loss.state_dict().values()):
+        return loss
+    return copy.deepcopy(loss).cpu()
 
 
 def _emptied(module: torch.nn.Module, device: str) -> torch.nn.Module:
@@ -214,19 +330,7 @@ def without_dropout() -> Iterator[None]:
         yield
 
 
-def digest(batch: Any) -> str:
-    """What tells batches apart."""
-    found = hashlib.sha256()
-    for leaf in pytree.tree_leaves(batch):
-        if isinstance(leaf, torch.Tensor):
-            found.update(f"{leaf.dtype}{tuple(leaf.shape)}".encode())
-            found.update(leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes() if leaf.numel() else b"")
-        else:
-            found.update(repr(leaf).encode())
-    return found.hexdigest()
-
-
-def difference(
+def _difference(
     name: str,
     found: tuple[torch.Tensor, Mapping[str, torch.Tensor]],
     expected: tuple[torch.Tensor, Mapping[str, torch.Tensor]],
@@ -253,11 +357,6 @@ def difference(
         help="a module that combines rows of the batch, or computes otherwise on each rank, cannot run so; use the native "
         "engine, partita.Trainer, or a mesh without the axis that divides its rows",
     )
-
-
-def fields(error: PartitaError) -> dict[str, Any]:
-    """The parts of an error, for other processes."""
-    return {name: getattr(error, name) for name in ("code", "message", "at", "expected", "found", "help")}
 
 
 def _on_cpu(value: Any) -> Any:

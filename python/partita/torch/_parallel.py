@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,14 +16,15 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from partita._error import refuse
-from partita._partita import PartitaError
 
 from . import _stages
-from ._batch import Draws, batch_axes, ranks_of, world_of
+from ._agreement import Agreement
+from ._batch import Draws, batch_axes, device_of, ranks_of, world_of
 from ._layouts import running
 from ._lines import STAGES
-from ._one_device import Given, OneDevice, difference, digest, fields, loss_in, without_dropout
-from ._shares import Unshared, unshared
+from ._one_device import Given, OneDevice, loss_in, without_dropout
+from ._rows import Unshared
+from ._shares import unshared
 
 
 _TOLD = 1e10
@@ -35,12 +37,15 @@ class PartLoss:
     def __init__(self, loss: Callable[..., Any] | None, ranks: int) -> None:
         self._loss, self._ranks = loss, ranks
         self._shares: list[float] = []
+        self._targets: list[Any] | None = None
         self.found: list[torch.Tensor] = []
         """The losses of parts, times their shares."""
 
-    def begin(self, shares: Sequence[float]) -> None:
-        """The shares of the parts that follow, in the order of their forward passes."""
+    def begin(self, shares: Sequence[float], targets: Sequence[Any] | None = None) -> None:
+        """The shares of the parts that follow, in the order of their forward passes, and their targets, where those are not
+        given with the outputs."""
         self._shares, self.found = list(shares), []
+        self._targets = None if targets is None else list(targets)
 
     def forward(self, root: Callable[..., Any], part: Given) -> torch.Tensor:
         """The loss of a module for a part."""
@@ -49,17 +54,30 @@ class PartLoss:
 
     def __call__(self, output: Any, target: Any = None) -> torch.Tensor:
         share = self._shares.pop(0)
+        if self._targets is not None:
+            target = self._targets.pop(0)
         if self._loss is None:
             loss = loss_in(output)
         elif share == 0.0:
-            # Nothing counts in this part, and a mean over nothing is no number.
-            leaves = pytree.tree_leaves(output)
-            loss = sum((leaf * 0.0).sum() for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad)
+            # Nothing counts in this part, and a mean over nothing is no number. Outputs need not be finite.
+            leaves = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+            loss = sum(torch.where(torch.zeros_like(leaf, dtype=torch.bool), leaf, 0.0).sum() for leaf in leaves)
         else:
             loss = self._loss(output, target)
         self.found.append(loss.detach() * share)
         scaled: torch.Tensor = loss * (share * self._ranks)
         return scaled
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A batch that is ready for both passes on this rank."""
+
+    given: Given
+    parts: Sequence[Given]
+    """The parts of this rank."""
+    shares: Sequence[float]
+    """Their shares in the loss."""
 
 
 class Parallel:
@@ -85,9 +103,14 @@ class Parallel:
         self.schedule = None if pipeline is None else pipeline.schedule
         self.stages = [] if pipeline is None else pipeline.stages
         self._roots, self._layouts, self._loss, self._pipeline = list(roots), layouts, loss, pipeline
-        self._one_device, self._unverified = one_device, verify_limit
+        self._one_device, self._verify_limit = one_device, verify_limit
         self._batch = batch_axes(mesh)
         self._world, self._draws = world_of(mesh), Draws(mesh)
+        self._agreement = Agreement(self._world, device_of(mesh))
+        self._scalars = [value for value in self.parameters() if value.ndim == 0] if self._batch else []
+        """The parameters whose gradients are averaged here."""
+        self._verified = -1
+        one_device.mark()
 
     def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         """The parameters that this rank holds a part of, by the names that they have in the user's module."""
@@ -106,7 +129,7 @@ class Parallel:
         E394 if gradients are on where ranks have rows of their own, or before a first step has been compared with one device:
         what the loss of some rows means for the batch is known to ``backward`` alone.
         """
-        if torch.is_grad_enabled() and (self._batch or self._unverified is not None):
+        if torch.is_grad_enabled() and (self._batch or self._is_unverified):
             raise refuse(
                 "E394",
                 "the gradients of a pass of one's own are not compared with those of one device",
@@ -140,31 +163,83 @@ class Parallel:
         Raises ``PartitaError``, on all ranks: E394 for a loss or a module whose parts do not make up the batch, and for a first
         step that is not that of one device; E414 and E430 for other arguments than the module takes.
         """
-        given = self._one_device.bound(batch, named)
-        if self._unverified is not None:
-            self._verify(given, self._unverified)
-            self._unverified = None
-        return self._both_passes(given)
+        step = self._agreement.all((batch, named), lambda: self._prepared(batch, named))
+        if self._is_unverified:
+            self._verify(step)
+            self._verified = self._one_device.version
+        with self._agreement.passing():
+            return self._both_passes(step)
 
-    def _both_passes(self, given: Given) -> torch.Tensor:
-        parts = self._parts(given)
-        shares = self._shares(given, parts)
+    @property
+    def _is_unverified(self) -> bool:
+        """Whether the first step with the module and loss as they are now is still to be compared."""
+        return self._verify_limit is not None and self._verified != self._one_device.version
+
+    def _prepared(self, batch: Sequence[Any], named: Mapping[str, Any]) -> _Step:
+        """A batch, looked at on this rank alone. Raises what ``backward`` raises."""
+        given = self._one_device.bound(batch, named)
+        self._one_device.follow(self._pipeline is not None)
+        if self._pipeline is not None:
+            self._pipeline.check(given, rows_of(given) // ranks_of(self.mesh), self._one_device.name)
+        step = self._divided(given)
+        if self._verify_limit is not None:
+            self._one_device.operations(given)
+        return step
+
+    def _divided(self, given: Given) -> _Step:
+        """A batch with the parts of this rank and their shares. E394 if its rows, or its loss, cannot be divided."""
+        ranks = ranks_of(self.mesh)
+        count = ranks * self.microbatches
+        if count == 1:
+            return _Step(given, [given], [1.0])
+        rows, first = rows_of(given), self._place() * self.microbatches
+        check_rows(rows, ranks, self.microbatches)
+        parts = [part_of(given, rows, count, number) for number in range(count)]
+        shares = self._one_device.shares(given, parts[0], count)
+        try:
+            found = shares.compute(pytree.tree_leaves(given), [pytree.tree_leaves(part) for part in parts])
+        except Unshared as reason:
+            raise unshared(reason, count) from None
+        own = slice(first, first + self.microbatches)
+        return _Step(given, parts[own], found[own])
+
+    def _both_passes(self, step: _Step) -> torch.Tensor:
+        before = [(value, value.grad) for value in self._scalars]
+        for value, _ in before:
+            value.grad = None
         with running(self._layouts), self._draws.of_this_rank():
             if self._pipeline is None:
-                self._loss.begin(shares)
-                self._pass(parts)
+                self._loss.begin(step.shares)
+                self._pass(step.parts)
             else:
-                self._loss.begin([shares[number] for number in self._pipeline.order])
+                order = self._pipeline.order
+                self._loss.begin(
+                    [step.shares[number] for number in order], [step.parts[number][0][-1] for number in order]
+                )
                 ranks = ranks_of(self.mesh)
-                mine = part_of(given, rows_of(given), ranks, self._place()) if ranks > 1 else given
-                self._pipeline.step(mine, self._one_device.name)
+                mine = part_of(step.given, rows_of(step.given), ranks, self._place()) if ranks > 1 else step.given
+                self._pipeline.step(mine)
+        self._average(before)
         device = next((value.device for value in self.parameters()), torch.device("cpu"))
         # Stages but the last one add nothing.
-        found = [value.to(device, torch.float32) for value in self._loss.found]
-        loss = torch.stack(found).sum() if found else torch.zeros((), device=device)
+        is_double = any(value.dtype == torch.float64 for value in self.parameters())
+        kind = torch.float64 if is_double else torch.float32
+        found = [value.to(device, kind) for value in self._loss.found]
+        loss = torch.stack(found).sum() if found else torch.zeros((), dtype=kind, device=device)
         for axis in [*self._batch, *([STAGES] if self._pipeline is not None else [])]:
             dist.all_reduce(loss, group=self.mesh.get_group(axis))
         return loss
+
+    def _average(self, before: Sequence[tuple[torch.nn.Parameter, torch.Tensor | None]]) -> None:
+        """Averages the gradients of scalars over the ranks that divide the rows, and adds those of before. ``fully_shard`` takes
+        no scalars."""
+        for value, earlier in before:
+            if value.requires_grad:
+                gradient = torch.zeros_like(value) if value.grad is None else value.grad
+                for axis in self._batch:
+                    dist.all_reduce(gradient, group=self.mesh.get_group(axis))
+                gradient /= ranks_of(self.mesh)
+                value.grad = gradient if earlier is None else earlier + gradient
 
     def _pass(self, parts: Sequence[Given]) -> None:
         (root,) = self._roots
@@ -175,69 +250,19 @@ class Parallel:
                 root.set_requires_gradient_sync(is_last)
             self._loss.forward(root, part).backward()
 
-    def _parts(self, given: Given) -> list[Given]:
-        """The parts of a batch that this rank computes. E394 if its rows cannot be divided."""
-        ranks = ranks_of(self.mesh)
-        count = ranks * self.microbatches
-        if count == 1:
-            return [given]
-        rows, first = rows_of(given), self._place() * self.microbatches
-        check_rows(rows, ranks, self.microbatches)
-        return [part_of(given, rows, count, first + number) for number in range(self.microbatches)]
-
-    def _shares(self, given: Given, parts: Sequence[Given]) -> list[float]:
-        """The shares in the loss of the parts of this rank. What refuses one rank refuses all."""
-        count = ranks_of(self.mesh) * self.microbatches
-        if count == 1:
-            return [1.0]
-        shares = self._one_device.shares(given, parts[0], count)
-        found: list[float] = []
-        refused: Unshared | None = None
-        try:
-            found = shares.compute(pytree.tree_leaves(given), [pytree.tree_leaves(part) for part in parts])
-        except Unshared as reason:
-            refused = reason
-        # Programs are alike on all ranks, numbers are not.
-        if not shares.are_equal:
-            state = torch.tensor([float(refused is not None), sum(found)], dtype=torch.float64, device=self.mesh.device_type)
-            for axis in self._batch:
-                dist.all_reduce(state, group=self.mesh.get_group(axis))
-            if refused is None and state[0] > 0:
-                refused = Unshared("a part of another rank has several shares, in several terms of the loss")
-            elif refused is None and shares.has_constants and abs(state[1] - 1) > 1e-6:
-                refused = Unshared(f"a term is the same in each part, whose shares sum to {float(state[1]):.6g}")
-        elif shares.has_constants and abs(found[0] * count - 1) > 1e-6:
-            refused = Unshared(f"a term is the same in each part, whose shares sum to {found[0] * count:.6g}")
-        if refused is not None:
-            raise unshared(refused, count)
-        return found
-
-    def _verify(self, given: Given, limit: float) -> None:
+    def _verify(self, step: _Step) -> None:
         """Compares the loss and the gradients of a batch, cut to what one device computes within a limit, with those of one
         device. The parameters, their gradients, buffers and random numbers are as before."""
-        # What is wrong with its rows is told before the module is exported with them.
-        self._parts(given)
-        digests: list[Any] = [None] * dist.get_world_size(self._world)
-        dist.all_gather_object(digests, digest(given), group=self._world)
-        if len(set(digests)) > 1:
-            raise refuse(
-                "E394",
-                "ranks are given different batches",
-                expected="the whole batch on every rank, which takes its rows of it",
-                found=f"{len(set(digests))} batches on {len(digests)} ranks",
-                help="draw it from a generator of one seed, or broadcast it",
-            )
-        cut, operations = self._cut(given, limit)
+        cut, operations = self._cut(step)
         values = self.state_dict()
         buffers = [(buffer, buffer.clone()) for root in self._roots for buffer in root.buffers()]
         before = [(parameter, parameter.grad) for parameter in self.parameters()]
-        is_first = dist.get_rank(self._world) == 0
-        if is_first and operations > _TOLD:
+        if dist.get_rank(self._world) == 0 and operations > _TOLD:
             print(f"comparing the first step with one device: {operations:.1e} operations", file=sys.stderr, flush=True)
         try:
             for parameter, _ in before:
                 parameter.grad = None
-            with without_dropout(), self._draws.kept():
+            with self._agreement.passing(), without_dropout(), self._draws.kept():
                 loss = self._both_passes(cut)
             gradients = {name: value.grad for name, value in self.named_parameters() if value.grad is not None}
             found = (loss, self.whole(gradients))
@@ -247,30 +272,14 @@ class Parallel:
             with torch.no_grad():
                 for buffer, value in buffers:
                     buffer.copy_(value)
-        verdict: list[dict[str, Any] | None] = [None]
-        if is_first:
-            try:
-                expected = self._one_device.first_step(cut, values)
-                error = difference(self._one_device.name, found, expected)
-            except PartitaError as refused:
-                error = refuse(
-                    "E394",
-                    f"the first step of {self._one_device.name} cannot be compared with one device",
-                    expected="a module that the native engine takes",
-                    found=str(refused),
-                    help="change what it names, or pass check=False to run without the comparison",
-                )
-            verdict = [None if error is None else fields(error)]
-        first = dist.get_global_rank(self._world, 0)
-        dist.broadcast_object_list(verdict, src=first, group=self._world)
-        if verdict[0] is not None:
-            raise refuse(verdict[0].pop("code"), verdict[0].pop("message"), **verdict[0])
+        self._agreement.from_first(lambda: self._one_device.compare(found, cut.given, values))
 
-    def _cut(self, given: Given, limit: float) -> tuple[Given, float]:
+    def _cut(self, step: _Step) -> tuple[_Step, float]:
         """The first rows of a batch that one device computes within a limit, and about how many operations they take."""
+        given, limit = step.given, self._verify_limit or 0.0
         operations = self._one_device.operations(given)
         if operations <= limit:
-            return given, operations
+            return step, operations
         rows, parts = rows_of(given), ranks_of(self.mesh) * self.microbatches
         fitting = int(rows * limit / operations) // parts * parts
         # Stages are for batches of one size.
@@ -283,7 +292,8 @@ class Parallel:
                 f"{rows if self._pipeline is not None else parts} rows",
                 help="pass a larger verify_limit, or check=False to run without the comparison",
             )
-        return part_of(given, rows, rows, 0, fitting), operations * fitting / rows
+        cut = part_of(given, rows, rows, 0, fitting)
+        return self._agreement.all(cut, lambda: self._divided(cut)), operations * fitting / rows
 
     def clip_grad_norm_(self, norm: float) -> torch.Tensor:
         """Scales the gradients down to a norm over all parameters of all ranks; returns the norm that they had."""

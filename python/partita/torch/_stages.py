@@ -119,12 +119,14 @@ def cut(
     mesh: DeviceMesh,
     device: torch.device,
     mine: Sequence[int],
-) -> list[_PipelineStageBase]:
-    """The stages of this rank; their parameters are those of the module. E390 if it cannot be exported, E394 if stages share
+) -> tuple[list[_PipelineStageBase], Any]:
+    """The stages of this rank, whose parameters are those of the module, and the structure of its output. E390 if it cannot be exported, E394 if stages share
     a parameter."""
     owners: dict[int, list[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         owners.setdefault(id(parameter), []).append(name)
+    specs: list[Any] = []
+    hook = module.register_forward_hook(lambda _, __, output: specs.append(pytree.tree_structure(output)))
     try:
         pipe = pipeline(module, inputs, split_spec={end: SplitPoint.END for end in ends})
     except Exception as error:
@@ -136,6 +138,7 @@ def cut(
             found=f"{type(reason).__name__}: {reason}",
         ) from error
     finally:
+        hook.remove()
         for end in ends:
             split = module.get_submodule(end).__dict__
             split.pop("forward", None)
@@ -162,7 +165,7 @@ def cut(
             original = module.get_submodule(re.sub(r"@\d+", "", path))
             if path and isinstance(original, LAYERS):
                 stage.submod.set_submodule(path, original)
-    return stages
+    return stages, specs[-1]
 
 
 class Pipeline:
@@ -175,28 +178,49 @@ class Pipeline:
         slices: int,
         microbatches: int,
         loss: Callable[..., Any],
+        output: Any,
     ) -> None:
+        """``output`` is the structure of what the module returns; the last stage returns its leaves."""
+
+        def of_leaves(found: Any, target: Any) -> Any:
+            return loss(pytree.tree_unflatten(pytree.tree_leaves(found), output), target)
+
         self.stages = stages
-        self.schedule = _scheduled(stages, table, slices, microbatches, loss)
+        self.schedule = _scheduled(stages, table, slices, microbatches, of_leaves)
         self.order = table.order_of_losses()
         graph: Any = getattr(stages[0], "pipe_info").graph
-        self._inputs = [node.name for node in graph.nodes if node.op == "placeholder"]
+        places = [node for node in graph.nodes if node.op == "placeholder"]
+        self._inputs = [node.name for node in places]
+        shapes = [list(node.meta["val"].shape) for node in places]
+        self._shapes = [[shape[0] * microbatches, *shape[1:]] for shape in shapes]
+        """Those of the arguments, with the rows of a rank."""
+        self._microbatches = microbatches
         for stage in stages:
             _read_by_name(stage)
 
-    def step(self, given: tuple[tuple[Any, ...], dict[str, Any]], name: str) -> None:
-        """Both passes over the rows of this rank; the last argument is the target. Every stage reads what it needs by name."""
-        args, kwargs = given
-        leaves = pytree.tree_leaves((args[:-1], kwargs))
-        if len(leaves) != len(self._inputs) or not all(isinstance(leaf, torch.Tensor) and leaf.ndim for leaf in leaves):
+    def check(self, given: tuple[tuple[Any, ...], dict[str, Any]], rows: int, name: str) -> None:
+        """E394 for a batch of other arguments than the stages were cut for, or with other rows of this rank."""
+        shapes = [list(leaf.shape) if isinstance(leaf, torch.Tensor) else None for leaf in self._leaves(given)]
+        found = [None if shape is None else [rows, *shape[1:]] for shape in shapes]
+        if found != self._shapes:
             raise refuse(
                 "E394",
                 f"the stages of {name} were cut for other arguments",
-                expected=f"tensors with rows: {', '.join(self._inputs)}",
-                found=", ".join(str(list(leaf.shape)) if isinstance(leaf, torch.Tensor) else repr(leaf) for leaf in leaves),
+                expected=", ".join(f"{input} {shape}" for input, shape in zip(self._inputs, self._shapes))
+                + ": the rows of this rank",
+                found=", ".join(repr(leaf) if shape is None else str(shape) for leaf, shape in zip(self._leaves(given), found)),
+                help="give batches of one size, that of example_inputs",
             )
-        ends = {"target": args[-1], "losses": []} if any(stage.is_last for stage in self.stages) else {}
-        self.schedule.step(**dict(zip(self._inputs, leaves)), **ends)
+
+    def _leaves(self, given: tuple[tuple[Any, ...], dict[str, Any]]) -> list[Any]:
+        args, kwargs = given
+        return pytree.tree_leaves((args[:-1], kwargs))
+
+    def step(self, given: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+        """Both passes over the rows of this rank. Every stage reads what it needs by name; the loss has its targets."""
+        # PyTorch cuts a target, which must be a tensor: a number for each microbatch.
+        ends = {"target": torch.arange(self._microbatches), "losses": []} if any(stage.is_last for stage in self.stages) else {}
+        self.schedule.step(**dict(zip(self._inputs, self._leaves(given))), **ends)
 
 
 def _read_by_name(stage: Any) -> None:

@@ -1,0 +1,154 @@
+"""What all ranks of a mesh do, or none: a rank that is refused alone would leave the others in a collective."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.utils import _pytree as pytree
+
+from partita._error import refuse
+from partita._partita import PartitaError
+
+_T = TypeVar("_T")
+_FAILED = "partita.torch.failed"
+
+
+class Agreement:
+    """The ranks of a process group before and during their passes."""
+
+    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        self._group, self._device = group, device
+
+    def all(self, given: Any, prepare: Callable[[], _T]) -> _T:
+        """What ``prepare`` makes of a batch, if it does so on all ranks, and all are given the same batch.
+
+        Raises what the first rank that failed has raised; E394 for batches that differ.
+        """
+        error: Exception | None = None
+        made: list[_T] = []
+        number = 0
+        try:
+            number = digest(given)
+            made.append(prepare())
+        except Exception as raised:
+            error = raised
+        # The largest number and the largest negative of one are equal but for the sign if all numbers are.
+        state = torch.tensor([error is not None, number, -number], dtype=torch.int64, device=self._device)
+        dist.all_reduce(state, dist.ReduceOp.MAX, group=self._group)
+        failed, most, least = state.tolist()
+        if failed:
+            self._raise_first(error)
+        if most != -least:
+            raise refuse(
+                "E394",
+                "ranks are given different batches",
+                expected="the whole batch on every rank, which takes its rows of it",
+                found="other numbers, shapes or arguments on some ranks",
+                help="draw it from a generator of one seed, or broadcast it",
+            )
+        return made[0]
+
+    def _raise_first(self, error: Exception | None) -> None:
+        """Raises an error of this rank, or that of the first rank that has one."""
+        errors: list[Any] = [None] * dist.get_world_size(self._group)
+        dist.all_gather_object(errors, None if error is None else _carried(error), group=self._group)
+        if error is not None:
+            raise error
+        rank, first = next((rank, each) for rank, each in enumerate(errors) if each is not None)
+        raise _arrived(first, dist.get_global_rank(self._group, rank))
+
+    def from_first(self, make: Callable[[], _T]) -> _T:
+        """What the first rank makes. What it raises is raised on all."""
+        found: list[Any] = [None]
+        error: Exception | None = None
+        if dist.get_rank(self._group) == 0:
+            try:
+                found = [(make(), None)]
+            except Exception as raised:
+                error, found = raised, [(None, _carried(raised))]
+        first = dist.get_global_rank(self._group, 0)
+        dist.broadcast_object_list(found, src=first, group=self._group)
+        if error is not None:
+            raise error
+        value, raised_there = found[0]
+        if raised_there is not None:
+            raise _arrived(raised_there, first)
+        made: _T = value
+        return made
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """A pass with collectives inside. Where one rank fails, all end: it closes its connections, on which others wait.
+
+        Raises what this rank has raised; E443 with the reason of another one.
+        """
+        try:
+            yield
+        except Exception as error:
+            store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
+            mine = f"rank {rank}: {type(error).__name__}: {error}"
+            try:
+                first = store.compare_set(_FAILED, "", mine).decode()
+            except RuntimeError:
+                # The process that holds the store has ended.
+                first = mine
+            dist.distributed_c10d._abort_process_group()
+            if first == mine:
+                raise
+            raise refuse(
+                "E443",
+                f"this step has ended on all ranks: it failed on {first.split(':')[0]}",
+                expected="a pass that succeeds on every rank",
+                found=first,
+                help="start the processes again",
+            ) from error
+
+
+def digest(batch: Any) -> int:
+    """A number that tells batches apart, from -2^62 to 2^62. Tensors are read where they are."""
+    leaves, spec = pytree.tree_flatten(batch)
+    found = hashlib.sha256(str(spec).encode())
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            found.update(f"{leaf.dtype}{tuple(leaf.shape)}{_checksum(leaf)}".encode())
+        else:
+            is_plain = isinstance(leaf, (type(None), bool, int, float, complex, str, bytes))
+            found.update((repr(leaf) if is_plain else type(leaf).__qualname__).encode())
+    return int.from_bytes(found.digest()[:8], "little", signed=True) // 2
+
+
+def _checksum(tensor: torch.Tensor) -> int:
+    """The sum of the bytes, each times another odd number, modulo 2^64."""
+    values = tensor.detach().contiguous().flatten()
+    if values.numel() == 0:
+        return 0
+    size = values.element_size()
+    words = values.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(size, torch.int64)).to(torch.int64)
+    # Spread over all bits, so that small differences do not cancel.
+    places = torch.arange(1, words.numel() + 1, device=words.device) * 0x9E3779B97F4A7C1 + 1
+    return int((words * places).sum())
+
+
+def _carried(error: Exception) -> Any:
+    """An error for other processes: the parts of a ``PartitaError``, or the type and the text."""
+    if isinstance(error, PartitaError):
+        return {name: getattr(error, name) for name in ("code", "message", "at", "expected", "found", "help")}
+    return f"{type(error).__name__}: {error}"
+
+
+def _arrived(carried: Any, rank: int) -> Exception:
+    """The error of another rank."""
+    if isinstance(carried, dict):
+        code, message = carried.pop("code"), carried.pop("message")
+        return refuse(code, message, **carried)
+    return refuse(
+        "E443",
+        f"rank {rank} cannot begin this step",
+        expected="a batch and a loss that every rank can read",
+        found=carried,
+    )
