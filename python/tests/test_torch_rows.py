@@ -216,6 +216,29 @@ CASES = {
         lambda: (x(4, 4), x(4, 5)),
         "",
     ),
+    "scattered from a longer source": (
+        lambda: Of(lambda m, a, k: (a @ m.w).scatter(1, k, torch.ones(8, 4).cumsum(0))),
+        squares, lambda: (x(4, 4), i(4, 4, 4), x(4)), ROW,
+    ),
+    "alike and then not": (
+        lambda: Of(lambda m, a: a @ m.w + F.embedding(torch.zeros(len(a), dtype=int), m.w).t().reshape(-1, 4)),
+        squares, lambda: (x(4, 4), x(4)), ROW,
+    ),
+    "a scale by rows": (
+        lambda: Of(lambda m, a: F.scaled_dot_product_attention(a @ m.w, a, a, scale=1 / len(a))),
+        squares, lambda: (x(4, 3, 4), x(4)), "with the number of rows",
+    ),
+    "rows of a constant": (
+        lambda: nn.Linear(4, 4), lambda o, t: F.kl_div(o.log_softmax(-1), torch.ones(2, 4).softmax(0), reduction="sum"),
+        lambda: (x(2, 4), x(2)), ROW,
+    ),
+    "rounded": (
+        lambda: nn.Linear(4, 4), lambda o, t: o.pow(2).sum().div(len(o), rounding_mode="floor"), lambda: (x(4, 4), x(4)), "rounds",
+    ),
+    "by no rows": (lambda: nn.Linear(4, 4), lambda o, t: o.sum() * (len(o) - 4), lambda: (x(4, 4), x(4)), "multiplies by 0"),
+    "one tensor as query, key and value": (
+        lambda: Of(lambda m, a: F.scaled_dot_product_attention(*3 * [a @ m.w])), squares, lambda: (x(4, 3, 4), x(4)), "",
+    ),
     "in f64": (lambda: nn.Linear(4, 5).double(), F.mse_loss, lambda: (x(4, 4).double(), x(4, 5).double()), ""),
 }  # fmt: skip
 
@@ -231,7 +254,9 @@ def check(module, loss, batch, count, tolerance=1e-5):
     sides = [copy.deepcopy(module), module]
     losses = []
     for side, pieces, found in (
-        (sides[0], parts, shares.compute(pytree.tree_leaves(given), [pytree.tree_leaves(part) for part in parts])),
+        (sides[0], parts, shares.compute(
+                pytree.tree_leaves(given), [pytree.tree_leaves(part) for part in parts], one_device.buffers()
+            )),
         (sides[1], [given], [1.0]),
     ):
         passes.begin(found)

@@ -4,6 +4,7 @@ alone is refused, is as PyTorch computes it on one device, or is refused on both
 Run as a script, in each process of a launcher, this file runs every case and writes what it found.
 """
 
+import argparse
 import copy
 import datetime
 import json
@@ -56,6 +57,23 @@ class Averaged(nn.Linear):
         return (super().forward(x).square().mean(-1) * mask).sum() / mask.sum()
 
 
+class Configured(nn.Linear):
+    """Reads an object, and class weights in a buffer."""
+
+    def __init__(self):
+        super().__init__(4, 3)
+        self.config = argparse.Namespace(reduction="mean")
+        self.register_buffer("weights", torch.tensor([1.0, 2.0, 3.0]))
+
+    def forward(self, x, labels):
+        return F.cross_entropy(super().forward(x), labels, weight=self.weights, reduction=self.config.reduction)
+
+
+class Global(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * KIND["scale"]
+
+
 def layers():
     return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
 
@@ -68,7 +86,7 @@ def labels(*values):
     return torch.tensor(values)
 
 
-KIND = {"reduction": "mean"}
+KIND = {"reduction": "mean", "scale": 1.0}
 
 
 def chosen(output, target):
@@ -89,6 +107,23 @@ def cooler(module):
 
 def other_kind(_):
     KIND["reduction"] = "sum"
+
+
+def other_config(module):
+    module.config.reduction = "sum"
+
+
+def other_weights(module):
+    module.weights.copy_(torch.tensor([3.0, 1.0, 1.0]))
+
+
+def other_scale(_):
+    KIND["scale"] = 3.0
+
+
+def other_on_one_rank(module):
+    if hasattr(module, "temperature") and dist.get_rank() == 0:
+        module.temperature = 0.25
 
 
 def nothing(_):
@@ -114,6 +149,17 @@ CASES = {
         lambda: [(numbers(4, 4), numbers(4, 4))] * 2,
         in_training,
         "1.running_mean",
+    ),
+    "a setting of one rank": (
+        "dp", None, Scaled, F.mse_loss, lambda: [(numbers(4, 4), numbers(4, 3))] * 2, other_on_one_rank, "on some ranks",
+    ),
+    "a setting of an object": (
+        "dp", None, Configured, None, lambda: [(numbers(4, 4), labels(0, 1, 2, 0))] * 2, other_config, "`config`",
+    ),
+    "weights of classes": ("dp", None, Configured, None, lambda: [(numbers(4, 4), labels(0, 1, 2, 0))] * 2, other_weights, ""),
+    "a global in stages": (
+        "pp", {"0": "pipeline_split"}, lambda: nn.Sequential(nn.Linear(4, 4), Global(4, 3)), F.mse_loss,
+        lambda: [(numbers(4, 4), numbers(4, 3))] * 2, other_scale, "was changed after apply()",
     ),
     "other batches": (
         "dp", None, layers, F.mse_loss, lambda: [(numbers(4, 4), one_of(z, z + (step > 0))) for step, z in enumerate([numbers(4, 3)] * 2)],
@@ -157,10 +203,13 @@ def steps(name, meshes):
 
     axis, plan, make, loss, batches, change, _ = CASES[name]
     torch.manual_seed(0)
-    KIND["reduction"] = "mean"
+    KIND.update(reduction="mean", scale=1.0)
     module = make()
     plain, given = copy.deepcopy(module), batches()
     options = {"microbatches": 2, "example_inputs": given[0][:-1]} if axis == "pp" else {}
+    if make is Configured:
+        # The native engine has no weights of classes.
+        options["check"] = False
     parallel = partita.torch.apply(plan, module, meshes[axis], loss=loss, **options)
     found = []
     for number, batch in enumerate(given):
@@ -210,6 +259,9 @@ def main(path):
         "a shared parameter": lambda: partita.torch.apply(
             {"0": "fsdp", "1": "fsdp"}, shared, meshes["fsdp"], loss=F.mse_loss
         ),
+        "one rank alone": lambda: partita.torch.apply(
+            {one_of("none", "**"): "fsdp"}, layers(), meshes["fsdp"], loss=F.mse_loss
+        ),
         "a loss that learns": lambda: partita.torch.apply(None, layers(), meshes["dp"], loss=nn.Linear(3, 1)),
     }.items():
         try:
@@ -254,6 +306,7 @@ def test_what_cannot_be_applied_has_a_code(found):
     for rank in found:
         assert "E394" in rank["refused"]["a penalty"] and "the loss reads parameters" in rank["refused"]["a penalty"]
         assert "0.weight = 1.weight" in rank["refused"]["a shared parameter"]
+        assert "E221" in rank["refused"]["one rank alone"]
         assert "the loss has parameters" in rank["refused"]["a loss that learns"]
 
 

@@ -24,32 +24,44 @@ class Agreement:
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         self._group, self._device = group, device
 
-    def all(self, given: Any, prepare: Callable[[], _T]) -> _T:
-        """What ``prepare`` makes of a batch, if it does so on all ranks, and all are given the same batch.
+    def all(self, given: Any, prepare: Callable[[], _T], kind: Callable[[_T], Any] = lambda _: None) -> _T:
+        """What ``prepare`` makes of what all ranks are given alike, if it does so on all of them. ``kind`` is what must be
+        equal in what they make.
 
-        Raises what the first rank that failed has raised; E394 for batches that differ.
+        Raises what the first rank that failed has raised; E394 where ranks differ.
         """
         error: Exception | None = None
         made: list[_T] = []
-        number = 0
+        numbers = [0, 0]
         try:
-            number = digest(given)
+            numbers[0] = digest(given)
             made.append(prepare())
+            numbers[1] = digest(kind(made[0]))
         except Exception as raised:
             error = raised
         # The largest number and the largest negative of one are equal but for the sign if all numbers are.
-        state = torch.tensor([error is not None, number, -number], dtype=torch.int64, device=self._device)
+        state = torch.tensor(
+            [error is not None, *numbers, *(-number for number in numbers)], dtype=torch.int64, device=self._device
+        )
         dist.all_reduce(state, dist.ReduceOp.MAX, group=self._group)
-        failed, most, least = state.tolist()
+        failed, *found = state.tolist()
         if failed:
             self._raise_first(error)
-        if most != -least:
+        if found[0] != -found[2]:
             raise refuse(
                 "E394",
                 "ranks are given different batches",
                 expected="the whole batch on every rank, which takes its rows of it",
                 found="other numbers, shapes or arguments on some ranks",
                 help="draw it from a generator of one seed, or broadcast it",
+            )
+        if found[1] != -found[3]:
+            raise refuse(
+                "E394",
+                "ranks have different modules, losses or settings",
+                expected="one program on every rank",
+                found="other values that forward() or the loss read on some ranks",
+                help="make modules and losses alike on all ranks, and change their settings on all of them",
             )
         return made[0]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.utils import _pytree as pytree
 from partita._error import refuse
 
 from . import _batch, _layouts, _stages
+from ._agreement import Agreement
 from ._lines import BATCH_AXES, STAGES, Call, Line, Refusals, read
 from ._needs import lines as lines_of
 from ._one_device import VERIFY_LIMIT, OneDevice
@@ -61,6 +63,73 @@ def apply(
     mesh, module or loss that it cannot; E221 for a pattern that matches no module, E223 for an axis that the mesh does not
     have, E390 for a module that cannot be exported, E462 for an unknown timetable.
     """
+    _sizes(device_mesh)
+    agreement = Agreement(_batch.world_of(device_mesh), _batch.device_of(device_mesh))
+    found = agreement.all(
+        None,
+        lambda: _accepted(plan, module, device_mesh, loss, microbatches, timetable, example_inputs),
+        lambda found: (str(found), [f"{name} {value.dtype} {tuple(value.shape)}" for name, value in _tensors(module)]),
+    )
+    table, layout_axis = found.table, found.layout_axis
+
+    device, ranks = _batch.device_of(device_mesh), _batch.ranks_of(device_mesh)
+    module.to(device)
+    _begin_alike(module, device_mesh)
+    one_device = OneDevice(module, loss)
+    part_loss = PartLoss(loss, ranks)
+    limit = verify_limit if check else None
+    layout_mesh = device_mesh[layout_axis] if layout_axis is not None else None
+
+    def made(root: torch.nn.Module) -> None:
+        inside = dict(root.named_modules())
+        if layout_mesh is not None:
+            _layouts.parallelize(root, layout_mesh, found.styles)
+        for path in found.recomputed:
+            if path in inside:
+                checkpoint(inside[path])
+        _batch.shard(root, device_mesh, found.units)
+
+    if table is None:
+        made(module)
+        return Parallel(device_mesh, [module], layout_mesh, microbatches, part_loss, one_device, limit)
+    # The rows of one microbatch of one rank.
+    given = pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, (example_inputs, {}))
+    inputs, _ = part_of(given, rows_of(given), ranks * microbatches, 0)
+    mine = table.stages_of(device_mesh.get_local_rank(STAGES))
+    stages, output = _stages.cut(module, found.ends, inputs, device_mesh, device, mine)
+    roots = [stage.submod for stage in stages]
+    for root in roots:
+        made(root)
+    pipeline = _stages.Pipeline(stages, table, device_mesh[STAGES].size(), microbatches, part_loss, output)
+    return Parallel(device_mesh, roots, layout_mesh, microbatches, part_loss, one_device, limit, pipeline)
+
+
+@dataclass(frozen=True)
+class _Accepted:
+    """A plan as PyTorch runs it."""
+
+    lines: list[str]
+    layout_axis: str | None
+    styles: dict[str, Any]
+    units: list[_batch.Unit]
+    recomputed: list[str]
+    table: _stages.Timetable | None
+    ends: list[str]
+
+    def __str__(self) -> str:
+        return f"{self.lines} {self.units} {self.recomputed} {self.table} {self.ends}"
+
+
+def _accepted(
+    plan: Any,
+    module: torch.nn.Module,
+    device_mesh: DeviceMesh,
+    loss: Callable[..., Any] | None,
+    microbatches: int,
+    timetable: str,
+    example_inputs: tuple[Any, ...] | None,
+) -> _Accepted:
+    """A plan that PyTorch can run on this rank. Raises what ``apply`` raises."""
     lines = read(lines_of(plan), module)
     sizes = _sizes(device_mesh)
     refusals = Refusals(lines)
@@ -109,39 +178,19 @@ def apply(
             expected="a loss without parameters; or one that the module computes and returns",
             found=", ".join(learned),
         )
+    if table is not None:
+        check_rows(rows_of((example_inputs or (), {})), _batch.ranks_of(device_mesh), microbatches)
+    for name, tensor in _tensors(module):
+        if tensor.is_meta:
+            raise refuse(
+                "E394", f"`{name}` has no values", expected="a module with its parameters in memory", found="meta"
+            )
+    recomputed = list(dict.fromkeys(path for line in named("checkpoint") for path in line.paths))
+    return _Accepted([str(line) for line in lines], layout_axis, styles, units, recomputed, table, ends)
 
-    device, ranks = _batch.device_of(device_mesh), _batch.ranks_of(device_mesh)
-    one_device = OneDevice(module, loss)
-    module.to(device)
-    _begin_alike(module, device_mesh)
-    part_loss = PartLoss(loss, ranks)
-    limit = verify_limit if check else None
-    layout_mesh = device_mesh[layout_axis] if layout_axis is not None else None
 
-    def made(root: torch.nn.Module) -> None:
-        inside = dict(root.named_modules())
-        if layout_mesh is not None:
-            _layouts.parallelize(root, layout_mesh, styles)
-        for path in dict.fromkeys(path for line in named("checkpoint") for path in line.paths):
-            if path in inside:
-                checkpoint(inside[path])
-        _batch.shard(root, device_mesh, units)
-
-    if table is None:
-        made(module)
-        return Parallel(device_mesh, [module], layout_mesh, microbatches, part_loss, one_device, limit)
-    # The rows of one microbatch of one rank.
-    given = pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, (example_inputs, {}))
-    rows = rows_of(given)
-    check_rows(rows, ranks, microbatches)
-    inputs, _ = part_of(given, rows, ranks * microbatches, 0)
-    mine = table.stages_of(device_mesh.get_local_rank(STAGES))
-    stages, output = _stages.cut(module, ends, inputs, device_mesh, device, mine)
-    roots = [stage.submod for stage in stages]
-    for root in roots:
-        made(root)
-    pipeline = _stages.Pipeline(stages, table, slices, microbatches, part_loss, output)
-    return Parallel(device_mesh, roots, layout_mesh, microbatches, part_loss, one_device, limit, pipeline)
+def _tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [*module.named_parameters(), *module.named_buffers()]
 
 
 def _sizes(mesh: DeviceMesh) -> dict[str, int]:
@@ -209,9 +258,5 @@ def _begin_alike(module: torch.nn.Module, mesh: DeviceMesh) -> None:
     """Every rank takes the parameters and buffers of the first one."""
     first = int(mesh.mesh.flatten()[0])
     group = _batch.world_of(mesh)
-    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-        if tensor.is_meta:
-            raise refuse(
-                "E394", f"`{name}` has no values", expected="a module with its parameters in memory", found="meta"
-            )
+    for _, tensor in _tensors(module):
         dist.broadcast(tensor.detach(), first, group=group)

@@ -21,14 +21,15 @@ from torch.utils import _pytree as pytree
 from partita import _launched
 from partita._error import refuse
 from partita._partita import PartitaError
-from partita._watched import Tree
-from partita.torch._rows import Unshared, kinds, normalize
+from partita._watched import Tree, described
+from partita.torch._rows import Unshared, normalize
 from partita.torch._shares import Shares, operations, unshared
 
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 """A batch, or a part of one: arguments and named arguments."""
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+_OF_FSDP = ("_fsdp", "_is_fsdp")
 _OF_PYTORCH = frozenset(vars(torch.nn.Module())) - {"training"}
 
 VERIFY_LIMIT = 1e13
@@ -45,7 +46,9 @@ class OneDevice:
         self._loss = loss
         self._attributes: dict[tuple[str, str], Any] = {}
         self._is_stale = False
-        self._programs: dict[Any, tuple[Any, Tree]] = {}
+        self._programs: dict[Any, tuple[Any, Tree, str]] = {}
+        self.is_cut = False
+        """Whether stages were cut from the module, so that it must not change."""
         self._shares: dict[Any, tuple[Any, Any, Shares]] = {}
         self.version = 0
         """How often a change of code or settings has made another program of the module and its loss."""
@@ -58,6 +61,12 @@ class OneDevice:
         own, target = (batch, ()) if self._loss is None else (batch[:-1], batch[-1:])
         if self._loss is not None and not batch:
             raise refuse("E430", "a batch has no target", expected="the arguments of forward(), then the target", found="nothing")
+        for leaf in pytree.tree_leaves((batch, named)):
+            if not isinstance(leaf, (torch.Tensor, *_PLAIN)):
+                raise refuse(
+                    "E394", "a batch has something else than tensors", expected="tensors, numbers, texts and flags",
+                    found=f"{type(leaf).__module__}.{type(leaf).__qualname__}", help="torch.as_tensor makes one of an array",
+                )
         try:
             bound = self.signature.bind(*own, **named)
         except TypeError as error:
@@ -73,7 +82,7 @@ class OneDevice:
         """Notes the settings of the module, of which ``follow`` finds changes."""
         self._attributes = _attributes(self._live)
 
-    def follow(self, is_cut: bool) -> None:
+    def follow(self) -> None:
         """Takes over what was set in the module since. Of stages, which were cut from the module as it was, that is refused.
 
         Raises ``PartitaError``: E394 for what cannot be taken over.
@@ -85,11 +94,11 @@ class OneDevice:
         modules = [dict(module.named_modules()) for module in (self._live, self._module)]
         for path, name in changed:
             value = vars(modules[0][path]).get(name, _attributes) if path in modules[0] else _attributes
-            if is_cut or not isinstance(value, _PLAIN) or path not in modules[1]:
+            if self.is_cut or not isinstance(value, _PLAIN) or path not in modules[1]:
                 raise refuse(
                     "E394",
                     f"`{name}` of {path or self.name} was changed after apply()",
-                    expected="the module from which the stages were cut" if is_cut else "another number, text or flag, if any",
+                    expected="the module from which the stages were cut" if self.is_cut else "another number, text or flag, if any",
                     found="nothing" if value is _attributes else repr(value),
                     help="set it before apply()",
                 )
@@ -134,7 +143,7 @@ class OneDevice:
         from partita._traced import traced
 
         key = _shapes(batch)
-        before, tree = self._programs.get(key, (None, None))
+        before, tree, text = self._programs.get(key, (None, None, ""))
         if before is not None and tree is not None and not self._is_stale and tree.is_current():
             return before
         if tree is not None:
@@ -158,10 +167,36 @@ class OneDevice:
                 ) from None
             raise
         program = normalize(found.program.run_decompositions({}))
-        if before is not None and kinds(before) != kinds(program):
+        written = list(program.graph_signature.user_inputs_to_mutate.values())
+        if written:
+            raise refuse(
+                "E394",
+                f"{self.name} or its loss writes into its arguments",
+                expected="a module that leaves its batch as it is: each rank would change its own rows",
+                found=", ".join(written),
+                help="write `x = x * 2` in place of `x *= 2`",
+            )
+        if before is not None and found.text != text:
             self.version += 1
-        self._programs[key] = program, found.tree
+            if self.is_cut:
+                raise refuse(
+                    "E394",
+                    f"a value that forward() of {self.name} or its loss reads was changed after apply()",
+                    expected="the module from which the stages were cut",
+                    found="another program",
+                    help="set it before apply()",
+                )
+        self._programs[key] = program, found.tree, found.text
         return program
+
+    def kind(self, batch: Given) -> str:
+        """What must be alike on all ranks: the program of a batch, and how often it has changed."""
+        known = self._programs.get(_shapes(batch))
+        return f"{self.version} {known[2] if known else ''}"
+
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """The buffers of the module as they are now, by their names in programs."""
+        return {f"module.{name}": value for name, value in self._live.named_buffers()}
 
     def _with_loss(self, values: Mapping[str, torch.Tensor]) -> torch.nn.Module:
         """The module of ``_with`` and its loss, under its name."""
@@ -172,9 +207,11 @@ class OneDevice:
     def _with(self, values: Mapping[str, torch.Tensor]) -> torch.nn.Module:
         """The module with values of parameters and buffers; those that are not given have none."""
         module = _emptied(self._module, "cpu")
-        for part in module.modules():
+        live = dict(self._live.named_buffers())
+        for path, part in module.named_modules():
             for name, buffer in part._buffers.items():
-                part._buffers[name] = buffer if buffer is None else buffer.cpu()
+                now = live.get(f"{path}.{name}".lstrip("."), buffer)
+                part._buffers[name] = now if now is None else now.detach().cpu().clone()
         with torch.no_grad():
             for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
                 if name in values:
@@ -231,25 +268,19 @@ class OneDevice:
 
 
 def _attributes(module: torch.nn.Module) -> dict[tuple[str, str], Any]:
-    """The attributes of a module and of those inside that are no tensors, modules or functions."""
+    """The attributes of a module and of those inside: numbers, texts and flags as they are, other objects by what a walk from
+    them reaches. Those of PyTorch do not count."""
     return {
-        (path, name): frozen
+        (path, name): (type(value), value) if isinstance(value, _PLAIN) else described(value)
         for path, inner in module.named_modules()
         for name, value in vars(inner).items()
-        if name not in _OF_PYTORCH and (frozen := _frozen(value)) is not None
+        if name not in _OF_PYTORCH and not name.startswith(_OF_FSDP) and not _is_held(value)
     }
 
 
-def _frozen(value: Any) -> Any:
-    """Numbers, texts and flags, also in containers; None for anything else."""
-    if isinstance(value, _PLAIN):
-        return type(value), value
-    if isinstance(value, dict):
-        value = [each for pair in value.items() for each in pair]
-    if not isinstance(value, (list, tuple)):
-        return None
-    parts = [_frozen(each) for each in value]
-    return None if None in parts else tuple(parts)
+def _is_held(value: Any) -> bool:
+    """Whether an attribute is a tensor or a module, which counts elsewhere or not at all."""
+    return isinstance(value, (torch.Tensor, torch.nn.Module))
 
 
 def _on_host(loss: Callable[..., Any] | None) -> Callable[..., Any] | None:

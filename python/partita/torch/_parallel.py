@@ -78,6 +78,8 @@ class _Step:
     """The parts of this rank."""
     shares: Sequence[float]
     """Their shares in the loss."""
+    all_shares: Sequence[float]
+    """Those of the parts of all ranks."""
 
 
 class Parallel:
@@ -110,6 +112,7 @@ class Parallel:
         self._scalars = [value for value in self.parameters() if value.ndim == 0] if self._batch else []
         """The parameters whose gradients are averaged here."""
         self._verified = -1
+        one_device.is_cut = pipeline is not None
         one_device.mark()
 
     def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
@@ -163,12 +166,17 @@ class Parallel:
         Raises ``PartitaError``, on all ranks: E394 for a loss or a module whose parts do not make up the batch, and for a first
         step that is not that of one device; E414 and E430 for other arguments than the module takes.
         """
-        step = self._agreement.all((batch, named), lambda: self._prepared(batch, named))
+        step = self._agreement.all(
+            (batch, named), lambda: self._prepared(batch, named), lambda made: (self._one_device.kind(made.given), made.all_shares)
+        )
         if self._is_unverified:
             self._verify(step)
             self._verified = self._one_device.version
         with self._agreement.passing():
-            return self._both_passes(step)
+            loss = self._both_passes(step)
+        # What forward() itself sets is no change.
+        self._one_device.mark()
+        return loss
 
     @property
     def _is_unverified(self) -> bool:
@@ -178,7 +186,7 @@ class Parallel:
     def _prepared(self, batch: Sequence[Any], named: Mapping[str, Any]) -> _Step:
         """A batch, looked at on this rank alone. Raises what ``backward`` raises."""
         given = self._one_device.bound(batch, named)
-        self._one_device.follow(self._pipeline is not None)
+        self._one_device.follow()
         if self._pipeline is not None:
             self._pipeline.check(given, rows_of(given) // ranks_of(self.mesh), self._one_device.name)
         step = self._divided(given)
@@ -191,17 +199,18 @@ class Parallel:
         ranks = ranks_of(self.mesh)
         count = ranks * self.microbatches
         if count == 1:
-            return _Step(given, [given], [1.0])
+            return _Step(given, [given], [1.0], [1.0])
         rows, first = rows_of(given), self._place() * self.microbatches
         check_rows(rows, ranks, self.microbatches)
         parts = [part_of(given, rows, count, number) for number in range(count)]
         shares = self._one_device.shares(given, parts[0], count)
         try:
-            found = shares.compute(pytree.tree_leaves(given), [pytree.tree_leaves(part) for part in parts])
+            leaves = [pytree.tree_leaves(part) for part in parts]
+            found = shares.compute(pytree.tree_leaves(given), leaves, self._one_device.buffers())
         except Unshared as reason:
             raise unshared(reason, count) from None
         own = slice(first, first + self.microbatches)
-        return _Step(given, parts[own], found[own])
+        return _Step(given, parts[own], found[own], found)
 
     def _both_passes(self, step: _Step) -> torch.Tensor:
         before = [(value, value.grad) for value in self._scalars]
@@ -234,8 +243,10 @@ class Parallel:
         """Averages the gradients of scalars over the ranks that divide the rows, and adds those of before. ``fully_shard`` takes
         no scalars."""
         for value, earlier in before:
-            if value.requires_grad:
-                gradient = torch.zeros_like(value) if value.grad is None else value.grad
+            gradient = value.grad
+            if gradient is None:
+                value.grad = earlier
+            else:
                 for axis in self._batch:
                     dist.all_reduce(gradient, group=self.mesh.get_group(axis))
                 gradient /= ranks_of(self.mesh)

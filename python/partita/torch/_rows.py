@@ -28,7 +28,7 @@ class Unshared(Exception):
 @dataclass(frozen=True)
 class Place:
     """A dimension with rows. It holds ``blocks`` blocks of all rows, and each row has equally many elements in a block.
-    ``None``: the value is alike in all elements of the dimension."""
+    ``None``: all elements of the value are one number, or are drawn alike."""
 
     dim: int
     blocks: int | None
@@ -130,7 +130,12 @@ class Rows:
         rule = _rule(node)
         if rule is None:
             raise Unshared(f"nothing is known of {shown(node)}, which may combine rows")
-        return self._each(node, rule(_Op(node, self)))
+        op = _Op(node, self)
+        if rule not in _SIZED:
+            op.check_numbers()
+        blocks = rule(op)
+        # What is one number everywhere remains so in another form; any other op may bring in other numbers.
+        return self._each(node, 1 if blocks is None and rule not in _UNIFORM else blocks)
 
     def _of_independent(self, node: Node) -> Any:
         """Of an op that reads nothing of the rows, but may be given their number."""
@@ -233,10 +238,17 @@ class _Op:
         return found.pop() if found else None
 
     def aligned(self, values: Iterable[Any]) -> int | None:
-        """The blocks of operands that are broadcast, whose rows must lie along one dimension, counted from the last."""
-        places = [(value, place) for value in values if (place := self.place(value)) is not None]
-        if len({place.dim - len(self.shape(value)) for value, place in places}) > 1:
+        """The blocks of operands that are broadcast, whose rows must lie along one dimension, counted from the last. Others must
+        not have elements there: of a part they would be too many."""
+        given = [value for value in values if isinstance(value, Node)]
+        places = [(value, place) for value in given if (place := self.place(value)) is not None]
+        dims = {place.dim - len(self.shape(value)) for value, place in places}
+        if len(dims) > 1:
             raise self.refused()
+        for value in given:
+            shape = self.shape(value)
+            if self.place(value) is None and any(len(shape) >= -dim and shape[dim] != 1 for dim in dims):
+                raise self.refused()
         return self.joined(place for _, place in places)
 
     def dims(self, *names: str) -> set[int]:
@@ -250,7 +262,6 @@ class _Op:
 
 
 def _pointwise(op: _Op) -> int | None:
-    op.check_numbers()
     blocks = op.aligned(op.node.all_input_nodes)
     others = [source for source in op.node.all_input_nodes if op.place(source) is None]
     # What is alike in all rows is so no longer beside values that differ along its dimension.
@@ -259,7 +270,6 @@ def _pointwise(op: _Op) -> int | None:
 
 def _kept(op: _Op) -> int | None:
     """Of ops that leave all dimensions where they are, or add some at the end."""
-    op.check_numbers()
     return op.place_of_first.blocks
 
 
@@ -302,11 +312,10 @@ def _repeat(op: _Op) -> int | None:
 
 
 def _broadcast(op: _Op) -> int | None:
-    return op.aligned(op.operands)
+    return op.aligned(op.node.all_input_nodes)
 
 
 def _interleaved(op: _Op) -> int | None:
-    op.check_numbers()
     if op["dim"] is None or not isinstance(op["repeats"], int):
         raise op.refused()
     return op.place_of_first.blocks
@@ -318,22 +327,23 @@ def _moved(op: _Op) -> int | None:
 
 def _along(op: _Op) -> int | None:
     """Of ops that move or combine numbers along dimensions without rows."""
-    op.check_numbers()
     place = op.place(op.first)
     named = [name for name in ("dim", "dims") if op[name] is not None and op[name] != []]
     if place is None or not named or place.dim in op.dims(*named):
         raise op.refused()
-    if any(op.place(value) is None or op.place(value).dim != place.dim for value in op.operands):  # type: ignore[union-attr]
-        raise op.refused()
-    # Other operands of the size of the rows would be broadcast or cut there.
+    for value in op.node.all_input_nodes:
+        own, shape = op.place(value), op.shape(value)
+        # An operand with other elements there would be read from its start in each part.
+        is_along = own is not None and own.dim == place.dim and shape[own.dim] == op.shape(op.first)[place.dim]
+        if not is_along and len(shape) > 0:
+            raise op.refused()
     return op.joined(place for value in op.operands if (place := op.place(value)))
 
 
 def _reduced(op: _Op) -> int | str | None:
-    op.check_numbers()
     if isinstance(op["other"], Node):
         return _pointwise(op)
-    blocks, place = op.aligned(op.operands), op.place(op.first)
+    blocks, place = op.aligned(op.node.all_input_nodes), op.place(op.first)
     if place is None:
         raise op.refused()
     return REDUCED if place.dim in op.dims("dim") else blocks
@@ -343,7 +353,6 @@ def _inner(count: int) -> Callable[[_Op], int | None]:
     """Of ops that combine the last dimensions of their first operand, and have rows in no other one."""
 
     def rule(op: _Op) -> int | None:
-        op.check_numbers()
         if op.place_of_first.dim >= len(op.shape(op.first)) - count:
             raise op.refused()
         return op.place_of_first.blocks
@@ -353,14 +362,13 @@ def _inner(count: int) -> Callable[[_Op], int | None]:
 
 def _leading(op: _Op) -> int | None:
     """Of ops over batches of samples, the first dimension of the first operand."""
-    op.check_numbers()
     if op.place_of_first.dim != 0:
         raise op.refused()
     return op.place_of_first.blocks
 
 
 def _convolution(op: _Op) -> int | None:
-    if len(op.shape(op.first)) != len(op.shape(op.node.all_input_nodes[1])):
+    if len(op.shape(op.first)) != len(op.shape(op["weight"])):
         raise op.refused()
     return _leading(op)
 
@@ -379,7 +387,6 @@ def _linear(op: _Op) -> int | None:
 
 def _product(op: _Op) -> int | str | None:
     """Of matrix products."""
-    op.check_numbers()
     factors = [op[name] for name in ("self", "mat1", "batch1", "mat2", "batch2", "other", "vec", "tensor")]
     tensors = [factor for factor in factors if isinstance(factor, Node)]
     one, other = tensors[-2:]
@@ -433,12 +440,11 @@ def _attention(op: _Op) -> int | None:
 
 def _between(op: _Op) -> int | None:
     """Of ops on the last dimensions of two operands."""
-    op.check_numbers()
     for value in op.operands:
         place = op.place(value)
         if place is None or place.dim == len(op.shape(value)) - 1 or value not in op.node.all_input_nodes[:2]:
             raise op.refused()
-    return op.aligned(op.operands)
+    return op.aligned(op.node.all_input_nodes[:2])
 
 
 def _embedding(op: _Op) -> int | None:
@@ -532,7 +538,6 @@ def _split(op: _Op) -> int | None:
 
 def _one(op: _Op) -> int | None:
     """Of ``select`` and ``unbind``."""
-    op.check_numbers()
     if op.place_of_first.dim in op.dims("dim"):
         raise op.refused()
     return op.place_of_first.blocks
@@ -579,14 +584,12 @@ def _recurrent(op: _Op) -> int | None:
 
 
 def _loss_by_element(op: _Op) -> int | str | None:
-    op.check_numbers()
     blocks = op.aligned(op.node.all_input_nodes)
     return blocks if op["reduction"] == 0 else REDUCED
 
 
 def _loss_by_row(op: _Op) -> int | str | None:
     """Of losses with one number for each element of the first dimension."""
-    op.check_numbers()
     least = 2 if op_name(op.node) in COUNTED else 1
     if any(place.dim != 0 for value in op.operands if (place := op.place(value))) or len(op.shape(op.first)) < least:
         raise op.refused()
@@ -630,8 +633,7 @@ _RULES: dict[str, _Rule] = _table(
         _broadcast: "broadcast_tensors",
         _interleaved: "repeat_interleave",
         _moved: "mT movedim permute swapaxes t transpose numpy_T",
-        _along: "_log_softmax fft_fft fft_ifft fft_irfft fft_rfft _safe_softmax _softmax argsort cummax cummin cumprod cumsum diff flip gather glu index_add "
-        "index_copy log_softmax logcumsumexp roll scatter scatter_add scatter_reduce softmax sort take_along_dim topk",
+        _along: "_log_softmax fft_fft fft_ifft fft_irfft fft_rfft _safe_softmax _softmax argsort cummax cummin cumprod cumsum diff flip gather glu log_softmax logcumsumexp roll scatter scatter_add scatter_reduce softmax sort take_along_dim topk",
         _reduced: "all amax amin aminmax any argmax argmin cosine_similarity count_nonzero kthvalue linalg_vector_norm logsumexp "
         "max mean median min mode nanmean nanmedian nansum norm prod std std_mean sum var var_mean",
         _leading: "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d "
@@ -654,7 +656,7 @@ _RULES: dict[str, _Rule] = _table(
         _cut: "narrow slice",
         _scattered: "select_scatter slice_scatter",
         _split: "chunk split split_with_sizes",
-        _one: "select unbind",
+        _one: "index_fill select unbind",
         _cat: "cat stack",
         _batch_norm: "_native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training "
         "batch_norm cudnn_batch_norm native_batch_norm",
@@ -665,6 +667,12 @@ _RULES: dict[str, _Rule] = _table(
         "nll_loss_nd triplet_margin_loss",
     }
 )
+
+
+# These are given the number of rows in sizes and places, which the shapes of their results show.
+_SIZED = (_form, _expand, _repeat, _cut, _split)
+# Results of these have no other numbers than their operands, or compute one number from one.
+_UNIFORM = (_form, _expand, _repeat, _broadcast, _moved, _pointwise)
 
 
 def _rule(node: Node) -> _Rule | None:

@@ -11,7 +11,7 @@ stand. Divisors that depend on the batch alone are evaluated, for the batch and 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +88,8 @@ class Shares:
 
     def _product(self, node: Node, is_product: bool, counts: tuple[_Count, ...]) -> list[_Term]:
         one, other = node.args[:2]
+        if argument(node, "rounding_mode") is not None:
+            raise Unshared(f"{shown(node)} rounds what is summed over rows")
         reduced = [value for value in (one, other) if isinstance(value, Node) and self._rows[value] == REDUCED]
         if len(reduced) == 1:
             if not is_product and reduced[0] is other:
@@ -95,6 +97,8 @@ class Shares:
             # A number of rows is a number in both programs.
             for value, own in zip((one, other), self._twin[node].args[:2]):
                 if isinstance(value, (int, float)) and isinstance(own, (int, float)) and value != own:
+                    if is_product and 0 in (value, own):
+                        raise Unshared(f"{shown(node)} multiplies by {value}, and for a part by {own}")
                     divisors = (1 / value, 1 / own) if is_product else (float(value), float(own))
                     counts = (*counts, _Count(*divisors))
             return self._follow(reduced[0], counts)
@@ -136,11 +140,13 @@ class Shares:
             if not _is_plain(inner):
                 raise Unshared(f"{shown(inner)} in what the loss is divided by")
 
-    def compute(self, batch: Sequence[Any], parts: Sequence[Sequence[Any]]) -> list[float]:
+    def compute(
+        self, batch: Sequence[Any], parts: Sequence[Sequence[Any]], buffers: Mapping[str, torch.Tensor]
+    ) -> list[float]:
         """The shares of all parts of a batch; each is given as the leaves of the arguments. Raises ``Unshared`` where a part
         has several, or has nothing that counts and is not 0."""
-        whole = _Values(self._programs[0], batch)
-        shares = [self._of_part(whole, _Values(self._programs[1], leaves)) for leaves in parts]
+        whole = _Values(self._programs[0], batch, buffers)
+        shares = [self._of_part(whole, _Values(self._programs[1], leaves, buffers)) for leaves in parts]
         if any(term.counts is None for term in self._terms) and abs(sum(shares) - 1) > 1e-6:
             raise Unshared(f"a term is the same in each part, whose shares sum to {sum(shares):.6g}")
         return shares
@@ -201,8 +207,9 @@ class Shares:
 class _Values:
     """Values of a program for the leaves of its arguments, computed as they are asked for."""
 
-    def __init__(self, program: Any, leaves: Sequence[Any]) -> None:
+    def __init__(self, program: Any, leaves: Sequence[Any], buffers: Mapping[str, torch.Tensor]) -> None:
         self._program, self._leaves = program, leaves
+        self._held = {**program.state_dict, **program.constants, **buffers}
         self._known: dict[Node, Any] = {}
 
     def __getitem__(self, node: Node) -> Any:
@@ -217,7 +224,7 @@ class _Values:
             own = [spec for spec in specs if spec.kind.name == "USER_INPUT"]
             value = self._leaves[own.index(spec)]
         else:
-            value = {**self._program.state_dict, **self._program.constants}.get(spec.target)
+            value = self._held.get(spec.target)
         return value.detach().cpu() if isinstance(value, torch.Tensor) else value
 
     def _computed(self, node: Node) -> Any:
@@ -268,7 +275,7 @@ def _summands(node: Node) -> float:
     if name.startswith("conv") and len(shapes) > 1:
         return 2.0 * float(torch.Size(shapes[1][1:]).numel())
     if name == "scaled_dot_product_attention":
-        return 4.0 * float(shapes[1][-2])
+        return 4.0 * float(argument(node, "key").meta["val"].shape[-2])
     return 1.0
 
 

@@ -122,6 +122,15 @@ def cut(
 ) -> tuple[list[_PipelineStageBase], Any]:
     """The stages of this rank, whose parameters are those of the module, and the structure of its output. E390 if it cannot be exported, E394 if stages share
     a parameter."""
+    for leaf in pytree.tree_leaves(inputs):
+        if not isinstance(leaf, torch.Tensor) or leaf.ndim == 0:
+            raise refuse(
+                "E394",
+                f"stages of {type(module).__name__} cannot be given {leaf!r}",
+                expected="example_inputs that are tensors with rows",
+                found=type(leaf).__name__,
+                help="make it an attribute or a default of the module",
+            )
     owners: dict[int, list[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         owners.setdefault(id(parameter), []).append(name)
