@@ -151,6 +151,13 @@ impl Tensor {
         part
     }
 
+    /// The bytes of a file, given by [`Weights::of_file`](crate::Weights::of_file), that are the elements row by row. `None`
+    /// if they are in memory, or in another order.
+    pub fn place_in(&self, file: &Bytes) -> Option<Range<usize>> {
+        let is_dense = self.ty.bytes() == self.place.len() && self.strides == self.ty.strides()[..];
+        (Arc::ptr_eq(&self.bytes, file) && is_dense).then(|| self.place.clone())
+    }
+
     /// Tensors joined along the first dimension, copied; `None` if their other extents or their
     /// element types differ.
     pub fn joined(parts: &[Tensor]) -> Option<Tensor> {

@@ -81,6 +81,15 @@ fn stored_dtype(dtype: DType) -> Option<Dtype> {
     })
 }
 
+/// An error with the file that it is about.
+fn located(path: &Path, mut error: Box<Diagnostic>) -> Box<Diagnostic> {
+    error.at = Some(match error.at.take() {
+        Some(at) => format!("{}: {at}", path.display()),
+        None => path.display().to_string(),
+    });
+    error
+}
+
 impl Weights {
     /// Opens a file, an index (`*.index.json`), or a folder that contains `model.safetensors` or its
     /// index. `.npz` files are read as NumPy writes them; a `.npy` file is one tensor with the name of
@@ -90,36 +99,33 @@ impl Weights {
     /// E350 if a file cannot be read, E361 for a damaged one, E351 for a damaged archive, E354 for an element type without
     /// arithmetic, E352 for a pickle, E358 if a limit is exceeded.
     pub fn open(path: &Path, limits: &Limits) -> Result<Weights> {
-        let located = |mut error: Box<Diagnostic>| {
-            error.at = Some(match error.at.take() {
-                Some(at) => format!("{}: {at}", path.display()),
-                None => path.display().to_string(),
-            });
-            error
-        };
         if path.is_dir() {
             let index = path.join(INDEX);
             let file = if index.exists() { index } else { path.join(SINGLE) };
             return Weights::open(&file, limits);
         }
         if path.extension().is_some_and(|extension| extension == "json") {
-            return Weights::sharded(path, limits).map_err(located);
+            return Weights::sharded(path, limits).map_err(|error| located(path, error));
         }
-        let arrays = |bytes| match path.extension().and_then(|extension| extension.to_str()) {
-            Some("npz") => Some(numpy::npz(bytes, limits)),
+        Weights::of_file(path, limits).map(|(weights, _)| weights)
+    }
+
+    /// Opens one file, and gives its bytes too: see [`Tensor::place_in`]. Errors as [`Weights::open`].
+    pub fn of_file(path: &Path, limits: &Limits) -> Result<(Weights, Bytes)> {
+        let bytes = crate::mapped::map(path)?;
+        let weights = match path.extension().and_then(|extension| extension.to_str()) {
+            Some("npz") => numpy::npz(bytes.clone(), limits).map(|tensors| Weights { tensors }),
             Some("npy") => {
                 let name =
                     path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-                Some(numpy::npy(&name, bytes, limits).map(|array| IndexMap::from([(name, array)])))
+                numpy::npy(&name, bytes.clone(), limits)
+                    .map(|array| Weights { tensors: IndexMap::from([(name, array)]) })
             }
-            _ => None,
+            _ => Weights::read(bytes.clone(), limits),
         };
-        if let Some(tensors) = arrays(crate::mapped::map(path)?) {
-            let mut tensors = tensors.map_err(located)?;
-            tensors.sort_keys();
-            return Ok(Weights { tensors });
-        }
-        Weights::read(crate::mapped::map(path)?, limits).map_err(located)
+        let mut weights = weights.map_err(|error| located(path, error))?;
+        weights.tensors.sort_keys();
+        Ok((weights, bytes))
     }
 
     /// Reads one file from bytes. Errors as [`Weights::open`].

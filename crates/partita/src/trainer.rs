@@ -131,6 +131,21 @@ fn skipped(before: Option<&StepReport>, report: &StepReport) -> Option<String> {
     })
 }
 
+/// What processes agree on after a step.
+#[derive(Clone, Copy, Default)]
+struct Agreed {
+    /// One of them is asked to stop.
+    is_stopped: bool,
+    /// One of them cannot read its data.
+    is_lost: bool,
+}
+
+/// E447: another process cannot read its data, and says so itself.
+fn lost_elsewhere() -> Box<Diagnostic> {
+    Diagnostic::new("E447", "another process of the run cannot read its data any more")
+        .help("its own message names the file")
+}
+
 impl Trainer {
     /// A run of a session on the data that suits its model, from the beginning or from a checkpoint.
     ///
@@ -287,8 +302,10 @@ impl Trainer {
         let (total, save_every) = (train.steps, self.session.config().checkpoint.every);
         let began = Instant::now();
         let mut validating = Duration::ZERO;
-        for step in self.state.done..total {
-            let batch = self.feed.batch(self.batch_of(step))?;
+        let first = self.state.done;
+        let mut next = if first < total { Some(self.feed.batch(self.batch_of(first))?) } else { None };
+        for step in first..total {
+            let Some(batch) = next.take() else { break };
             let rate = self.session.config().schedule.at(step + 1);
             if let Some(profiler) = &mut self.profiler {
                 profiler.before(self.step.train_loop.runner_mut());
@@ -311,13 +328,21 @@ impl Trainer {
             let is_last = done == total;
             if is_last || every(train.validate_every) {
                 let pause = Instant::now();
+                self.check_held_out(train.validate_batches)?;
                 let stop = if is_last { None } else { Some(stop) };
                 if let Some(loss) = self.validation_loss(train.validate_batches, stop)? {
                     observer.validation(done, loss);
                 }
                 validating += pause.elapsed();
             }
-            self.state.is_stopped = !is_last && self.agree(stop)?;
+            // Read before the processes agree: where one of them cannot read its data, all save and end.
+            let read = (!is_last).then(|| self.feed.batch(self.batch_of(done))).transpose();
+            let agreed = if is_last { Agreed::default() } else { self.agree(stop, read.is_err())? };
+            if agreed.is_lost {
+                return Err(self.keep(read.err().unwrap_or_else(lost_elsewhere)));
+            }
+            self.state.is_stopped = agreed.is_stopped;
+            next = read?;
             if is_last || self.state.is_stopped {
                 self.save()?;
             } else if every(save_every) {
@@ -331,18 +356,30 @@ impl Trainer {
         Ok(self.state.clone())
     }
 
-    /// What the processes agree on after a step: whether any of them is asked to stop. The checkpoint that was written in
-    /// the meantime is completed once all have written.
-    fn agree(&mut self, stop: &AtomicBool) -> Result<bool> {
+    /// What the processes agree on after a step. `is_lost`: this one cannot read its next batch. The checkpoint that was
+    /// written in the meantime is completed once all have written.
+    fn agree(&mut self, stop: &AtomicBool, is_lost: bool) -> Result<Agreed> {
         const STOP: u64 = 1;
         const WRITING: u64 = 2;
+        const LOST: u64 = 4;
         let is_writing = self.saving.as_ref().is_some_and(|(_, saving)| !saving.is_written());
-        let own = if stop.load(Ordering::SeqCst) { STOP } else { 0 } | if is_writing { WRITING } else { 0 };
+        let flags = [(stop.load(Ordering::SeqCst), STOP), (is_writing, WRITING), (is_lost, LOST)];
+        let own = flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum();
         let all = self.step.train_loop.runner().world().union(own)?;
         if all & WRITING == 0 {
             self.settle()?;
         }
-        Ok(all & STOP != 0)
+        Ok(Agreed { is_stopped: all & STOP != 0, is_lost: all & LOST != 0 })
+    }
+
+    /// Reads what is held out before a validation: where one process cannot, all save and end.
+    fn check_held_out(&mut self, batches: u64) -> Result<()> {
+        let count = batches.min(self.feed.validation_batches());
+        let read = (0..count).try_for_each(|index| self.feed.validation(index).map(drop));
+        if !self.step.train_loop.runner().world().any(read.is_err())? {
+            return Ok(());
+        }
+        Err(self.keep(read.err().unwrap_or_else(lost_elsewhere)))
     }
 
     /// Whether any process is asked to stop.
@@ -418,7 +455,12 @@ impl Trainer {
 
     /// After a step that diverged, saves the state before it, unless that is saved already.
     fn rescue(&mut self, error: Box<Diagnostic>) -> Box<Diagnostic> {
-        if error.code != DIVERGED || self.state.last.is_none() {
+        if error.code == DIVERGED { self.keep(error) } else { error }
+    }
+
+    /// Saves the state after the last step, unless that is saved already, and says where it is. All processes call it.
+    fn keep(&mut self, error: Box<Diagnostic>) -> Box<Diagnostic> {
+        if self.state.last.is_none() {
             return error;
         }
         let done = self.state.done;

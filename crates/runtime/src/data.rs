@@ -6,9 +6,11 @@
 mod baseline;
 mod batches;
 mod corpus;
+mod file;
 mod identity;
 
 pub use baseline::BigramTable;
 pub use batches::{Batch, Batches, Permutation};
 pub use corpus::{Corpus, CorpusReport, FileFilter, Split, file_identity};
+pub use file::DataFile;
 pub use identity::is_of_samples;

@@ -11,14 +11,25 @@ const AT_ONCE: usize = 1 << 20;
 
 /// The digest of bytes.
 pub fn of_bytes(bytes: &[u8]) -> String {
-    of_chunks(std::iter::once(bytes))
+    let mut digest = Digest::default();
+    digest.add(bytes);
+    digest.finish()
 }
 
-/// The digest of chunks, one after another: that of the whole, however it is cut.
-pub fn of_chunks<'a>(chunks: impl Iterator<Item = &'a [u8]>) -> String {
-    let mut hash = XxHash3_128::new();
-    chunks.flat_map(|chunk| chunk.chunks(AT_ONCE)).for_each(|chunk| hash.write(chunk));
-    format!("{KIND}{:032x}", hash.finish_128())
+/// The digest of pieces, one after another: that of the whole, however it is cut.
+#[derive(Default)]
+pub struct Digest(XxHash3_128);
+
+impl Digest {
+    /// Adds a piece.
+    pub fn add(&mut self, piece: &[u8]) {
+        piece.chunks(AT_ONCE).for_each(|piece| self.0.write(piece));
+    }
+
+    /// The digest of all pieces.
+    pub fn finish(&self) -> String {
+        format!("{KIND}{:032x}", self.0.finish_128())
+    }
 }
 
 /// Whether a text is a digest of this kind.
@@ -51,10 +62,11 @@ mod tests {
         let bytes: Vec<u8> =
             (0..3 * AT_ONCE as u32 + 5).map(|i| (i.wrapping_mul(2654435761) >> 24) as u8).collect();
         let whole = of_bytes(&bytes);
-        assert_eq!(
-            of_chunks([&bytes[..7], &bytes[7..AT_ONCE + 9], &bytes[AT_ONCE + 9..]].into_iter()),
-            whole
-        );
+        let mut pieces = Digest::default();
+        [&bytes[..7], &bytes[7..AT_ONCE + 9], &bytes[AT_ONCE + 9..]]
+            .into_iter()
+            .for_each(|piece| pieces.add(piece));
+        assert_eq!(pieces.finish(), whole);
         let mut changed = bytes.clone();
         for place in [0, 1, AT_ONCE, bytes.len() - 1] {
             changed[place] ^= 16;

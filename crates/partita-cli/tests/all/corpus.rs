@@ -19,7 +19,7 @@ const DIGEST: &str = "sha256:fe49294dd1d5f2ed460c6ffb6b996b24d32fa4bb5f132d10110
 /// As in the README's first run: 5 % held out, windows of 64 bytes and the byte that follows.
 fn parts() -> (Vec<u8>, Vec<u8>) {
     let (train, held_out) = bundled_corpus().split(Corpus::VALIDATION_FRACTION, 64).unwrap();
-    (train.bytes().collect(), held_out.bytes().collect())
+    (train.to_vec().unwrap(), held_out.to_vec().unwrap())
 }
 
 #[test]
@@ -126,5 +126,5 @@ fn the_bundled_text_is_made_from_the_history() {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{BUNDLED_CORPUS}.zlib"));
     std::fs::write(&path, &compressed).expect("the folder can be written");
     println!("{}: {} bytes, {} before compression", path.display(), compressed.len(), text.len());
-    assert!(text == bundled_corpus().whole().bytes().collect::<Vec<u8>>(), "another text");
+    assert!(text == bundled_corpus().whole().to_vec().unwrap(), "another text");
 }

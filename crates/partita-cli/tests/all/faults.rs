@@ -224,6 +224,66 @@ fn a_full_disk_ends_the_run_with_one_message_and_loses_nothing() {
     refused(&limited, &["the checkpoint was not written", "there is no earlier checkpoint"]);
 }
 
+/// A file in the format of safetensors with the inputs of `mlp`, rows of zeros.
+fn rows_of_mlp(rows: usize) -> Vec<u8> {
+    let bytes = rows * 32 * 4;
+    let tensor = |start: usize| {
+        format!(r#"{{"dtype":"F32","shape":[{rows},32],"data_offsets":[{start},{}]}}"#, start + bytes)
+    };
+    let header = format!(r#"{{"inputs":{},"targets":{}}}"#, tensor(0), tensor(bytes));
+    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; 2 * bytes]].concat()
+}
+
+#[test]
+fn data_that_is_truncated_while_it_is_read_ends_the_run_after_a_save() {
+    let text: Vec<u8> = b"the quick brown fox jumps over the lazy dog. ".repeat(4000);
+    for (name, bytes, model) in [("data.txt", text, "gpt"), ("data.safetensors", rows_of_mlp(512), "mlp")] {
+        for processes in [1, 2] {
+            for kept in [0, 1 + bytes.len() / 3] {
+                let place = crate::place();
+                fs::write(place.path(name), &bytes).unwrap();
+                let path = format!("data.path={name}");
+                let more = ["--set", ENDLESS, "--set", &path, "--checkpoint-dir", "run"];
+                let arguments = match processes {
+                    1 => train_arguments(model, "dp=2", &more),
+                    _ => launch(processes, model, "dp=2", &more),
+                };
+                let running = Running::start(&place, &arguments);
+                running.until(3);
+                fs::File::options().write(true).open(place.path(name)).unwrap().set_len(kept as u64).unwrap();
+                let (code, said) = running.end();
+                assert_eq!(code, Some(2), "{name} {processes} {kept}: {said}");
+                let named =
+                    said.contains("error[E307]") && said.contains(&format!("{kept} bytes: it was truncated"));
+                assert!(named && said.contains(name) && said.contains("the state after step"), "{said}");
+                assert_eq!(place.run(&["checkpoint", "verify", "run"]).code, Some(0));
+                let step = newest(&place.path("run"));
+                assert!(said.contains(&step.file_name().unwrap().to_string_lossy().into_owned()), "{said}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_run_whose_folder_is_removed_does_not_make_it_anew() {
+    for (processes, sharded) in [(1, "false"), (2, "true")] {
+        let place = crate::place();
+        let more = ["--set", ENDLESS, "--set", &format!("checkpoint.sharded={sharded}")];
+        let more = [&more[..], &["--checkpoint-dir", "run", "--checkpoint-every", "5"]].concat();
+        let arguments = match processes {
+            1 => train_arguments("mlp", "dp=2", &more),
+            _ => launch(processes, "mlp", "dp=2", &more),
+        };
+        let running = Running::start(&place, &arguments);
+        running.until(12);
+        fs::rename(place.path("run"), place.path("moved")).unwrap();
+        let (code, said) = running.end();
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains("error[E315]"), "{said}");
+        assert!(!place.path("run").exists(), "{said}");
+    }
+}
+
 #[test]
 fn two_runs_cannot_share_a_folder() {
     let place = crate::place();

@@ -83,7 +83,7 @@ impl MaskedTextFeed {
 
 impl Feed for MaskedTextFeed {
     fn batch(&self, step: u64) -> Result<Fed> {
-        Ok(self.mask(self.text.train_bytes(step), "mask", step))
+        Ok(self.mask(self.text.train_bytes(step)?, "mask", step))
     }
 
     fn validation(&self, index: u64) -> Result<Fed> {
@@ -137,7 +137,8 @@ mod tests {
         let feed = feed(200);
         let (mut positions, mut chosen, mut masked, mut replaced) = (0.0f64, 0.0f64, 0.0f64, 0.0f64);
         for step in 0..5 {
-            let original: Vec<i64> = feed.text.train_bytes(step).tokens.into_iter().map(i64::from).collect();
+            let original: Vec<i64> =
+                feed.text.train_bytes(step).unwrap().tokens.into_iter().map(i64::from).collect();
             let fed = feed.batch(step).unwrap();
             let (tokens, labels) = (values(&fed, "tokens"), values(&fed, "labels"));
             for ((&was, &token), &label) in original.iter().zip(&tokens).zip(&labels) {

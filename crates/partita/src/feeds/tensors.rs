@@ -3,13 +3,14 @@
 use super::{Fed, Feed};
 use crate::signature::{Input, Signature};
 use indexmap::IndexMap;
-use partita_base::{Diagnostic, Result, did_you_mean};
-use partita_import::{Limits, Tensor, Weights};
+use partita_base::{DType, Diagnostic, Result, did_you_mean};
+use partita_import::{Bytes, Limits, Tensor, Weights};
 use partita_ir::port::name_by_user;
 use partita_ir::{Literal, TensorType};
-use partita_runtime::data::{Permutation, file_identity};
+use partita_runtime::data::{DataFile, Permutation, file_identity};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Whether a path has the ending of a file of tensors.
 pub fn is_tensors(path: &Path) -> bool {
@@ -25,7 +26,9 @@ pub struct TensorFeed {
     /// The digest of the file.
     digest: String,
     inputs: Vec<Input>,
-    tensors: IndexMap<String, Tensor>,
+    /// Where rows are read.
+    file: DataFile,
+    tensors: IndexMap<String, Held>,
     batch: usize,
     /// Rows to train on, and rows held out after them.
     rows: [usize; 2],
@@ -35,6 +38,30 @@ pub struct TensorFeed {
     shuffle: Option<u64>,
 }
 
+/// A tensor of a file of data.
+enum Held {
+    /// Its rows are read where they are used: each has so many bytes, and the first begins at a place in the file.
+    InFile { dtype: DType, start: u64, row: usize },
+    /// What the file has compressed, in another order, or for all rows alike.
+    InMemory(Tensor),
+}
+
+impl Held {
+    fn new(name: &str, tensor: &Tensor, mapped: &Bytes, is_batched: bool) -> Result<Held> {
+        match tensor.place_in(mapped) {
+            Some(place) if is_batched => {
+                let row = tensor.ty.bytes() / tensor.ty.shape[0].max(1);
+                Ok(Held::InFile { dtype: tensor.ty.dtype, start: place.start as u64, row })
+            }
+            _ => {
+                let bytes: Bytes = Arc::new(tensor.literal().bytes().to_vec());
+                let place = 0..(*bytes).as_ref().len();
+                Ok(Held::InMemory(Tensor::dense(name, tensor.ty.clone(), bytes, place, &Limits::default())?))
+            }
+        }
+    }
+}
+
 impl TensorFeed {
     /// Opens a file: `.safetensors` or `.npz` with a tensor for each input, or a `.npy` file for a model with one input.
     /// `documents`, the ids of the documents of packed tokens, replaces `positions`. Other tensors are ignored.
@@ -42,14 +69,15 @@ impl TensorFeed {
     ///
     /// # Errors
     /// E350 to E361 for a file that cannot be read, E306 for tensors that do not fit the inputs, E303 for fewer rows than a
-    /// batch.
+    /// batch, E307 if the file changes meanwhile.
     pub fn open(path: &Path, held_out: f64, signature: &Signature, batch: usize) -> Result<TensorFeed> {
-        let weights = Weights::open(path, &Limits::default())?;
+        let (weights, mapped) = Weights::of_file(path, &Limits::default())?;
         let located = |mut error: Box<Diagnostic>| {
             error.at = Some(path.display().to_string());
             error
         };
-        let digest = file_identity(path).map_err(|error| unreadable(path, &error))?;
+        let file = DataFile::open(path, true).map_err(|error| unreadable(path, &error))?;
+        let digest = file_identity(&file)?;
         let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         let is_array = path.extension().is_some_and(|ending| ending == "npy");
         let mut tensors = IndexMap::new();
@@ -100,11 +128,16 @@ impl TensorFeed {
                     .help("use a smaller --batch, if the model permits it"),
             ));
         }
+        let tensors = signature.inputs.iter().map(|input| {
+            let held = Held::new(&input.name, &tensors[&input.name], &mapped, has_rows(input, batch));
+            held.map(|held| (input.name.clone(), held))
+        });
         Ok(TensorFeed {
+            tensors: tensors.collect::<Result<_>>()?,
             name,
             digest,
+            file,
             inputs: signature.inputs.clone(),
-            tensors,
             batch,
             rows: [all - held, held],
             has_ids,
@@ -122,20 +155,32 @@ impl TensorFeed {
     fn rows(&self, rows: &[usize]) -> Result<Fed> {
         let located = |result: Result<Literal>| result.map_err(|error| error.at(self.name.clone()));
         let value = |input: &Input| {
-            let tensor = &self.tensors[&input.name];
-            if !has_rows(input, self.batch) {
-                return Ok((input.name.clone(), located(converted(&tensor.literal(), input))?));
-            }
-            let mut bytes = Vec::new();
-            for run in rows.chunk_by(|a, b| a + 1 == *b) {
-                bytes.extend_from_slice(&tensor.rows(run[0], run.len()).literal().bytes());
-            }
-            let ty = input.ty.with_dtype(tensor.ty.dtype);
-            let rows = Literal::from_bytes(&ty, &bytes).expect("the rows of a batch");
-            if self.has_ids && input.name == POSITIONS {
-                return Ok((input.name.clone(), located(positions(&rows, input))?));
-            }
-            Ok((input.name.clone(), located(converted(&rows, input))?))
+            let held = &self.tensors[&input.name];
+            let is_batched = has_rows(input, self.batch);
+            let value = match held {
+                Held::InMemory(tensor) if !is_batched => tensor.literal(),
+                Held::InMemory(tensor) => {
+                    let runs = rows.chunk_by(|a, b| a + 1 == *b);
+                    let runs: Vec<Tensor> = runs.map(|run| tensor.rows(run[0], run.len())).collect();
+                    Tensor::joined(&runs).expect("rows of one tensor").literal()
+                }
+                Held::InFile { dtype, start, row } => {
+                    let mut bytes = vec![0; rows.len() * row];
+                    let mut rest = &mut bytes[..];
+                    for run in rows.chunk_by(|a, b| a + 1 == *b) {
+                        let (into, after) = rest.split_at_mut(run.len() * row);
+                        self.file.read(start + (run[0] * row) as u64, into)?;
+                        rest = after;
+                    }
+                    if *dtype == DType::Bool {
+                        bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+                    }
+                    Literal::from_bytes(&input.ty.with_dtype(*dtype), &bytes).expect("the rows of a batch")
+                }
+            };
+            let is_of_ids = is_batched && self.has_ids && input.name == POSITIONS;
+            let value = if is_of_ids { positions(&value, input) } else { converted(&value, input) };
+            Ok((input.name.clone(), located(value)?))
         };
         self.inputs.iter().map(value).collect()
     }
@@ -293,7 +338,6 @@ impl Feed for TensorFeed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_base::DType;
 
     fn signature(batch: usize) -> Signature {
         let input = |name: &str, dtype, shape: &[usize]| Input {

@@ -67,8 +67,8 @@ impl TextFeed {
         fed
     }
 
-    /// The training bytes of a step, before they become tensors.
-    pub fn train_bytes(&self, step: u64) -> Batch {
+    /// The training bytes of a step, before they become tensors. E307 if a file cannot be read any more.
+    pub fn train_bytes(&self, step: u64) -> Result<Batch> {
         self.train_batches.batch(step)
     }
 
@@ -78,7 +78,7 @@ impl TextFeed {
             Diagnostic::new("E303", "no text is held out for validation")
                 .help("set `data.validation_fraction` above 0")
         })?;
-        Ok(held_out.batch(index))
+        held_out.batch(index)
     }
 
     /// Rows and tokens per row.
@@ -108,7 +108,7 @@ fn fed(batch: Batch) -> Fed {
 
 impl Feed for TextFeed {
     fn batch(&self, step: u64) -> Result<Fed> {
-        Ok(self.fed(self.train_bytes(step)))
+        Ok(self.fed(self.train_bytes(step)?))
     }
 
     fn validation(&self, index: u64) -> Result<Fed> {
@@ -140,10 +140,12 @@ impl Feed for TextFeed {
     /// be compared with the model's.
     fn baselines(&self, batches: u64) -> Option<Baselines> {
         let held_out = self.held_out.as_ref()?;
-        let table = BigramTable::fit(self.train.bytes());
+        let mut table = BigramTable::default();
+        // What cannot be read has an error where it is trained on.
+        self.train.visit(&mut |piece| table.count(piece)).ok()?;
         let (mut unigram, mut bigram, mut rows) = (0.0, 0.0, 0.0);
         for index in 0..batches.min(self.validation_batches()).max(1) {
-            let batch = held_out.batch(index);
+            let batch = held_out.batch(index).ok()?;
             for (tokens, labels) in batch.tokens.chunks(self.sequence).zip(batch.labels.chunks(self.sequence))
             {
                 let row = || tokens.iter().chain(labels.last()).map(|&token| token as u8);

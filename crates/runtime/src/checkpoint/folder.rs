@@ -5,6 +5,7 @@
 //! releases the lock when the process ends, however it ends.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -24,7 +25,7 @@ pub struct RunFolder {
     /// Higher than that of every run beside it that was opened before.
     turn: u64,
     keep: usize,
-    _lock: File,
+    lock: File,
 }
 
 impl RunFolder {
@@ -86,7 +87,7 @@ impl RunFolder {
                 let turns = turns(&base_of(path)).unwrap_or_default();
                 let turns = turns.into_iter().filter_map(|(turn, ..)| turn.ok());
                 let turn = 1 + turns.max().unwrap_or(0);
-                Ok(RunFolder { path: path.to_path_buf(), run, turn, keep: keep.max(1), _lock: lock })
+                Ok(RunFolder { path: path.to_path_buf(), run, turn, keep: keep.max(1), lock })
             }
             Err(TryLockError::WouldBlock) => {
                 Err(Diagnostic::new("E331", "another run writes its checkpoints here")
@@ -116,10 +117,24 @@ impl RunFolder {
     /// E315 if the disk is full or a write fails; earlier checkpoints stay. Failing to remove old
     /// ones is no error: the next save tries again.
     pub fn save(&self, storage: &dyn Storage, mut checkpoint: Checkpoint) -> Result<PathBuf> {
+        self.check_held()?;
         self.sign(&mut checkpoint.meta);
         let name = write(storage, &self.path, &checkpoint, self.turn)?;
         self.prune(storage, &name);
         Ok(self.path.join(name))
+    }
+
+    /// E315 unless the folder is still the one that this run has locked: another run may write to one in its place.
+    pub(super) fn check_held(&self) -> Result<()> {
+        let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+        let held = self.lock.metadata().map(identity);
+        match (held, fs::metadata(self.path.join(LOCK_FILE)).map(identity)) {
+            (Ok(held), Ok(found)) if held == found => Ok(()),
+            _ => Err(unwritable(
+                &self.path,
+                "it was removed or replaced while the run wrote to it".to_string(),
+            )),
+        }
     }
 
     /// See [`State::turn`].

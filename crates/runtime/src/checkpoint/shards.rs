@@ -119,6 +119,7 @@ impl Unfinished {
 impl RunFolder {
     /// Makes the folder that becomes the checkpoint; returns this folder's path and the checkpoint's name.
     fn begin(&self, storage: &dyn Storage, step: u64) -> Result<Vec<u8>> {
+        self.check_held()?;
         let name = save::free_name(&storage.list(self.path()).unwrap_or_default(), step);
         let folder = self.path().join(unfinished_by(&name));
         // What an interrupted save has left.

@@ -7,20 +7,28 @@ pub struct BigramTable {
     single: Vec<u64>,
     /// `pair[a * 256 + b]`: how often b follows a.
     pair: Vec<u64>,
+    /// The last byte that was counted.
+    last: Option<u8>,
+}
+
+impl Default for BigramTable {
+    fn default() -> BigramTable {
+        BigramTable { single: vec![0; 256], pair: vec![0; 256 * 256], last: None }
+    }
 }
 
 /// Added to every count, so that unseen pairs keep a nonzero probability.
 const SMOOTHING: f64 = 0.1;
 
 impl BigramTable {
-    /// Counts the bytes of a training text.
-    pub fn fit(text: impl IntoIterator<Item = u8>) -> BigramTable {
-        let mut table = BigramTable { single: vec![0; 256], pair: vec![0; 256 * 256] };
-        for_each_pair(text, |a, b| {
-            table.single[b] += 1;
-            table.pair[a * 256 + b] += 1;
-        });
-        table
+    /// Counts the next bytes of a training text.
+    pub fn count(&mut self, text: &[u8]) {
+        for &byte in text {
+            if let Some(before) = self.last.replace(byte) {
+                self.single[usize::from(byte)] += 1;
+                self.pair[usize::from(before) * 256 + usize::from(byte)] += 1;
+            }
+        }
     }
 
     /// Mean -ln p(byte), in nats, over every byte of `text` but the first. 0 for fewer than two bytes.
@@ -64,10 +72,16 @@ fn for_each_pair(text: impl IntoIterator<Item = u8>, mut visit: impl FnMut(usize
 mod tests {
     use super::*;
 
+    fn counted(text: &[u8]) -> BigramTable {
+        let mut table = BigramTable::default();
+        text.chunks(3).for_each(|piece| table.count(piece));
+        table
+    }
+
     #[test]
     fn a_tiny_text_gives_the_numbers_done_by_hand() {
         // Pairs of "abab": ab, ba, ab. Of "aba": ab, ba.
-        let table = BigramTable::fit(*b"abab");
+        let table = counted(b"abab");
         let total = 256.0 * 0.1;
         let bigram = -((2.1f64 / (2.0 + total)).ln() + (1.1f64 / (1.0 + total)).ln()) / 2.0;
         assert!((table.bigram_nats(*b"aba") - bigram).abs() < 1e-12);
@@ -79,10 +93,10 @@ mod tests {
 
     #[test]
     fn untrained_counts_know_nothing_and_order_helps_where_there_is_order() {
-        let none = BigramTable::fit([]);
+        let none = counted(b"");
         assert!((none.bigram_nats(*b"anything") - 256f64.ln()).abs() < 1e-12);
         let text: Vec<u8> = b"the quick brown fox ".repeat(50);
-        let table = BigramTable::fit(text.iter().copied());
+        let table = counted(&text);
         assert!(table.bigram_nats(text.iter().copied()) < 0.7 * table.unigram_nats(text.iter().copied()));
     }
 }

@@ -60,18 +60,21 @@ impl Batches {
     }
 
     /// The batch of step `step` (from 0): samples `step * batch_size` and on. A pure function of the step.
-    pub fn batch(&self, step: u64) -> Batch {
+    ///
+    /// # Errors
+    /// E307 if a file of the text cannot be read any more.
+    pub fn batch(&self, step: u64) -> Result<Batch> {
         let (batch, sequence) = (self.batch_size, self.sequence_length);
         let mut tokens = Vec::with_capacity(batch * sequence);
         let mut labels = Vec::with_capacity(batch * sequence);
         let mut window = vec![0; sequence + 1];
         for row in 0..batch as u64 {
             let start = self.window(step * batch as u64 + row) * sequence as u64;
-            self.split.read(start, &mut window);
+            self.split.read(start, &mut window)?;
             tokens.extend(window[..sequence].iter().map(|&b| i32::from(b)));
             labels.extend(window[1..].iter().map(|&b| i32::from(b)));
         }
-        Batch { tokens, labels, batch, sequence }
+        Ok(Batch { tokens, labels, batch, sequence })
     }
 
     /// The window of sample `sample`, counted from the start of the run.
@@ -101,7 +104,7 @@ impl Batches {
     ///
     /// # Errors
     /// E304 if the text, its training part, the seed or the sequence length differs, or the samples
-    /// so far do not fill whole batches.
+    /// so far do not fill whole batches; E307 as [`Batches::batch`].
     pub fn resume(&self, position: &BTreeMap<String, String>) -> Result<u64> {
         let saved = |key: &str| position.get(key).map_or("nothing", String::as_str);
         let refused = |what: &str, expected: String, found: String| {
@@ -113,7 +116,7 @@ impl Batches {
         let mut now = self.position(0);
         if is_of_samples(saved("data.digest")) && !is_of_samples(&now["data.digest"]) {
             // An earlier version read no more.
-            now.insert("data.digest".to_string(), self.split.digest_of_samples());
+            now.insert("data.digest".to_string(), self.split.digest_of_samples()?);
         }
         if saved("data.digest") != now["data.digest"] {
             let text = |name: &str, digest: &str| format!("{name}, {digest}");
@@ -240,7 +243,7 @@ mod tests {
         for epoch in 0..3 {
             let mut predicted = Vec::new();
             for step in epoch * 6..(epoch + 1) * 6 {
-                let batch = batches.batch(step);
+                let batch = batches.batch(step).unwrap();
                 assert_eq!((batch.batch, batch.sequence, batch.tokens.len()), (5, 8, 40));
                 for (t, l) in batch.tokens.iter().zip(&batch.labels) {
                     assert_eq!(t + 1, *l);
@@ -250,19 +253,20 @@ mod tests {
             predicted.sort();
             assert_eq!(predicted, (1..=240).collect::<Vec<i32>>());
         }
-        assert_ne!(batches.batch(0), batches.batch(6));
+        assert_ne!(batches.batch(0).unwrap(), batches.batch(6).unwrap());
     }
 
     #[test]
     fn a_step_does_not_depend_on_how_samples_are_grouped_or_on_what_came_before() {
         let (large, small) =
             (Batches::new(counting(500), 7, 8, 1).unwrap(), Batches::new(counting(500), 7, 4, 1).unwrap());
-        let far = large.batch(1_000_003);
+        let far = large.batch(1_000_003).unwrap();
         for step in 0..20 {
-            let halves = [small.batch(2 * step).tokens, small.batch(2 * step + 1).tokens].concat();
-            assert_eq!(large.batch(step).tokens, halves);
+            let halves =
+                [small.batch(2 * step).unwrap().tokens, small.batch(2 * step + 1).unwrap().tokens].concat();
+            assert_eq!(large.batch(step).unwrap().tokens, halves);
         }
-        assert_eq!(large.clone().batch(1_000_003), far);
+        assert_eq!(large.clone().batch(1_000_003).unwrap(), far);
     }
 
     #[test]
@@ -271,7 +275,9 @@ mod tests {
         let (train, validation) = corpus.split(0.1, 6).unwrap();
         let seen = |split: Split| -> BTreeSet<i32> {
             let batches = Batches::new(split, 6, 2, 9).unwrap();
-            (0..200).flat_map(|s| [batches.batch(s).tokens, batches.batch(s).labels].concat()).collect()
+            (0..200)
+                .flat_map(|s| [batches.batch(s).unwrap().tokens, batches.batch(s).unwrap().labels].concat())
+                .collect()
         };
         let (train, validation) = (seen(train), seen(validation));
         assert!(train.is_disjoint(&validation));
@@ -317,7 +323,7 @@ mod tests {
 
         // A checkpoint of an earlier version, which knows a long text by samples.
         let mut earlier = position.clone();
-        let samples = batches("first", text, 0.2).split.digest_of_samples();
+        let samples = batches("first", text, 0.2).split.digest_of_samples().unwrap();
         assert!(is_of_samples(&samples));
         earlier.insert("data.digest".to_string(), samples);
         assert_eq!(batches("first", text, 0.2).resume(&earlier).unwrap(), 3);

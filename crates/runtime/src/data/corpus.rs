@@ -7,13 +7,15 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use memmap2::Mmap;
 use partita_base::{Diagnostic, Result};
 
-use super::identity;
+use super::{DataFile, identity};
 
 /// The prefix of a file that is examined to distinguish text from binary.
 const SNIFF_BYTES: usize = 8 * 1024;
+
+/// Of a folder with more files, each is opened again for a read.
+const MAX_OPEN_FILES: usize = 256;
 
 /// The files of a folder to read.
 #[derive(Clone, Debug, Default)]
@@ -74,7 +76,7 @@ impl CorpusReport {
     }
 }
 
-/// A file or folder of text, mapped into memory and seen as one sequence of bytes: the files one
+/// A file or folder of text, read where it is used and seen as one sequence of bytes: the files one
 /// after another, in path order. Or bytes that are in memory already.
 #[derive(Debug)]
 pub struct Corpus {
@@ -87,12 +89,11 @@ impl Corpus {
     pub const VALIDATION_FRACTION: f64 = 0.05;
 
     /// Opens a file, or every text file of a folder and its subfolders. Links are followed, each
-    /// target once, so loops end. Files are mapped: they must not be truncated while the corpus is
-    /// in use.
+    /// target once, so loops end.
     ///
     /// # Errors
     /// E301 if there is nothing at `path`; E302 if it contains no text, with the counts of what was
-    /// skipped.
+    /// skipped; E307 if a file changes meanwhile.
     pub fn open(path: &Path, filter: &FileFilter) -> Result<Corpus> {
         let metadata = fs::metadata(path).map_err(|error| missing(path, &error))?;
         let mut walk =
@@ -106,16 +107,16 @@ impl Corpus {
         let mut text = Text::named(path.display().to_string());
         for file in &files {
             let room = filter.max_bytes.unwrap_or(u64::MAX) - text.length();
-            match read(file) {
+            match read(file, files.len() <= MAX_OPEN_FILES) {
                 Contents::Binary => report.skipped_binary += 1,
                 Contents::Unreadable => report.skipped_unreadable += 1,
                 Contents::Empty => report.skipped_empty += 1,
                 Contents::Text(piece) => {
-                    let length = (piece.len() as u64).min(room);
-                    report.skipped_over_limit += usize::from(length < piece.len() as u64);
+                    let length = piece.len().min(room);
+                    report.skipped_over_limit += usize::from(length < piece.len());
                     if length > 0 {
                         report.files += 1;
-                        text.push(Piece::Mapped(piece), length as usize);
+                        text.push(Piece::OnDisk(piece), length);
                     }
                 }
             }
@@ -128,16 +129,15 @@ impl Corpus {
                 .found(report.summary())
                 .help("name a text file or a folder of text files, or widen the extensions"));
         }
-        Ok(Corpus { text: Arc::new(text.finish()), report })
+        Ok(Corpus { text: Arc::new(text.finish()?), report })
     }
 
     /// A corpus of bytes already in memory, with a display name.
     pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Corpus {
         let report = CorpusReport { bytes: bytes.len() as u64, ..CorpusReport::default() };
         let mut text = Text::named(name.to_string());
-        let length = bytes.len();
-        text.push(Piece::Owned(bytes), length);
-        Corpus { text: Arc::new(text.finish()), report }
+        text.push(Piece::Owned(bytes), report.bytes);
+        Corpus { text: Arc::new(text.finish().expect("bytes in memory can be read")), report }
     }
 
     /// A description in one line: name, size, what was skipped, and the beginning of the digest.
@@ -210,24 +210,38 @@ impl Split {
 
     /// Fills `window` with the bytes from `start` (counted within the split).
     ///
+    /// # Errors
+    /// E307 if a file cannot be read any more.
+    ///
     /// # Panics
     /// If the window reaches over the end.
-    pub fn read(&self, start: u64, window: &mut [u8]) {
+    pub fn read(&self, start: u64, window: &mut [u8]) -> Result<()> {
         assert!(start + window.len() as u64 <= self.len(), "a window lies within its split");
+        let first = self.range.start + start;
         let mut filled = 0;
-        for chunk in self.text.chunks(self.range.start + start..self.range.end) {
-            let count = chunk.len().min(window.len() - filled);
-            window[filled..filled + count].copy_from_slice(&chunk[..count]);
-            filled += count;
-            if filled == window.len() {
-                return;
+        self.text.pieces(first..first + window.len() as u64, &mut |piece, from, to| {
+            let into = &mut window[filled..filled + (to - from) as usize];
+            filled += into.len();
+            match piece {
+                Piece::OnDisk(file) => file.read(from, into),
+                Piece::Owned(bytes) => {
+                    into.copy_from_slice(&bytes[from as usize..to as usize]);
+                    Ok(())
+                }
             }
-        }
+        })
     }
 
-    /// Every byte in order.
-    pub fn bytes(&self) -> impl Iterator<Item = u8> + '_ {
-        self.text.chunks(self.range.clone()).flatten().copied()
+    /// Gives every byte in order to `visit`, piece by piece. E307 as [`Split::read`].
+    pub fn visit(&self, visit: &mut dyn FnMut(&[u8])) -> Result<()> {
+        self.text.visit(self.range.clone(), visit)
+    }
+
+    /// All of its bytes, in memory. E307 as [`Split::read`].
+    pub fn to_vec(&self) -> Result<Vec<u8>> {
+        let mut all = Vec::new();
+        self.visit(&mut |piece| all.extend_from_slice(piece))?;
+        Ok(all)
     }
 
     /// The name of the whole corpus.
@@ -244,24 +258,15 @@ impl Split {
     }
 
     /// The identity by samples, as versions before had it of texts over 64 MiB.
-    pub(super) fn digest_of_samples(&self) -> String {
-        identity::of_samples(self.text.length(), |range| self.text.chunks(range))
+    pub(super) fn digest_of_samples(&self) -> Result<String> {
+        identity::of_samples(self.text.length(), &|range, visit| self.text.visit(range, visit))
     }
 }
 
 #[derive(Debug)]
 enum Piece {
-    Mapped(Mmap),
+    OnDisk(DataFile),
     Owned(Vec<u8>),
-}
-
-impl Piece {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Piece::Mapped(map) => map,
-            Piece::Owned(bytes) => bytes,
-        }
-    }
 }
 
 /// Concatenated files; `ends[i]` is the end of file i, and only bytes up to there are used.
@@ -279,13 +284,14 @@ impl Text {
     }
 
     /// Computes the digest of the files.
-    fn finish(mut self) -> Text {
-        self.digest = identity::of_chunks(self.length(), identity::MAX_BYTES, |range| self.chunks(range));
-        self
+    fn finish(mut self) -> Result<Text> {
+        let visit = |range: Range<u64>, visit: &mut dyn FnMut(&[u8])| self.visit(range, visit);
+        self.digest = identity::of_bytes(self.length(), identity::MAX_BYTES, &visit)?;
+        Ok(self)
     }
 
-    fn push(&mut self, piece: Piece, length: usize) {
-        self.ends.push(self.length() + length as u64);
+    fn push(&mut self, piece: Piece, length: u64) {
+        self.ends.push(self.length() + length);
         self.pieces.push(piece);
     }
 
@@ -293,13 +299,28 @@ impl Text {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// The bytes of `range`, file by file.
-    fn chunks(&self, range: Range<u64>) -> impl Iterator<Item = &[u8]> {
+    /// The pieces that have bytes of `range`, each with the part of it that is meant.
+    fn pieces(&self, range: Range<u64>, each: &mut dyn FnMut(&Piece, u64, u64) -> Result<()>) -> Result<()> {
         let first = self.ends.partition_point(|&end| end <= range.start);
-        (first..self.pieces.len()).map_while(move |i| {
+        for (i, piece) in self.pieces.iter().enumerate().skip(first) {
             let start = if i == 0 { 0 } else { self.ends[i - 1] };
             let (from, to) = (range.start.max(start), range.end.min(self.ends[i]));
-            (from < to).then(|| &self.pieces[i].bytes()[(from - start) as usize..(to - start) as usize])
+            if from >= to {
+                break;
+            }
+            each(piece, from - start, to - start)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the bytes of `range` to `visit`, piece by piece.
+    fn visit(&self, range: Range<u64>, visit: &mut dyn FnMut(&[u8])) -> Result<()> {
+        self.pieces(range, &mut |piece, from, to| match piece {
+            Piece::OnDisk(file) => file.visit(from, to, visit),
+            Piece::Owned(bytes) => {
+                visit(&bytes[from as usize..to as usize]);
+                Ok(())
+            }
         })
     }
 }
@@ -353,7 +374,7 @@ impl Walk<'_> {
 
 /// The kind of a file.
 enum Contents {
-    Text(Mmap),
+    Text(DataFile),
     Binary,
     Unreadable,
     Empty,
@@ -361,7 +382,7 @@ enum Contents {
 
 /// Opens a file and examines its beginning. Pipes and devices are never opened, because that could
 /// block for ever.
-fn read(path: &Path) -> Contents {
+fn read(path: &Path, keeps: bool) -> Contents {
     let open = || -> std::io::Result<Contents> {
         let metadata = fs::metadata(path)?;
         if !metadata.is_file() {
@@ -379,7 +400,7 @@ fn read(path: &Path) -> Contents {
         if is_binary(&head) {
             return Ok(Contents::Binary);
         }
-        Ok(Contents::Text(map(&file)?))
+        Ok(Contents::Text(DataFile::open(path, keeps)?))
     };
     open().unwrap_or(Contents::Unreadable)
 }
@@ -387,21 +408,11 @@ fn read(path: &Path) -> Contents {
 /// The identity of the bytes of a file: see [`Split::corpus_digest`].
 ///
 /// # Errors
-/// Those of the system.
-pub fn file_identity(path: &Path) -> std::io::Result<String> {
-    let mut text = Text::named(String::new());
-    let map = map(&File::open(path)?)?;
-    let length = map.len();
-    text.push(Piece::Mapped(map), length);
-    Ok(text.finish().digest)
-}
-
-#[allow(unsafe_code)]
-fn map(file: &File) -> std::io::Result<Mmap> {
-    // SAFETY: the mapping is private and read-only, and bytes are only copied out of it, so no
-    // reference relies on a value staying the same. Truncating the file meanwhile ends the process
-    // with SIGBUS; `Corpus::open` tells callers not to.
-    unsafe { Mmap::map(file) }
+/// E307 if it cannot be read.
+pub fn file_identity(file: &DataFile) -> Result<String> {
+    identity::of_bytes(file.len(), identity::MAX_BYTES, &|range, visit| {
+        file.visit(range.start, range.end, visit)
+    })
 }
 
 /// A NUL byte, or more than one control byte in twenty: compressed or machine data in any encoding has both,
@@ -447,7 +458,7 @@ mod tests {
     }
 
     fn all(corpus: &Corpus) -> Vec<u8> {
-        corpus.whole().bytes().collect()
+        corpus.whole().to_vec().unwrap()
     }
 
     #[test]
@@ -526,7 +537,7 @@ mod tests {
         for (fraction, sequence, held_out) in [(0.2, 7, 20), (0.01, 7, 8), (0.0, 99, 0), (0.5, 49, 50)] {
             let (train, validation) = corpus.split(fraction, sequence).unwrap();
             assert_eq!((train.range().end, validation.range().start), (100 - held_out, 100 - held_out));
-            let joined: Vec<u8> = train.bytes().chain(validation.bytes()).collect();
+            let joined = [train.to_vec().unwrap(), validation.to_vec().unwrap()].concat();
             assert_eq!(joined, all(&corpus));
         }
         let error = corpus.split(0.05, 50).unwrap_err();
@@ -541,7 +552,7 @@ mod tests {
         for start in 0..8u64 {
             for length in 0..=(8 - start as usize) {
                 let mut window = vec![0; length];
-                split.read(start, &mut window);
+                split.read(start, &mut window).unwrap();
                 assert_eq!(window, b"abcdefgh"[start as usize..][..length]);
             }
         }

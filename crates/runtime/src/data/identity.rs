@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use hmac_sha256::Hash as Sha256;
+use partita_base::Result;
 
-use crate::digest;
+use crate::digest::Digest;
 
 /// Up to so many bytes the digest is SHA-256, as `sha256sum` prints it; of more, one that takes a tenth of the time.
 const MAX_SHA256_BYTES: u64 = 64 << 20;
@@ -16,35 +17,33 @@ const SAMPLES: u64 = 64;
 const SAMPLE_BYTES: u64 = 1 << 20;
 const OF_SAMPLES: &str = "sha256-of-samples:";
 
-/// The identity of `total` bytes, of which `chunks` gives a range; of at most `most` bytes it covers every bit.
-pub(super) fn of_chunks<'a, I: Iterator<Item = &'a [u8]>>(
-    total: u64,
-    most: u64,
-    chunks: impl Fn(Range<u64>) -> I,
-) -> String {
+/// Gives the bytes of a range to a function, piece by piece.
+pub(super) type Visit<'a> = dyn Fn(Range<u64>, &mut dyn FnMut(&[u8])) -> Result<()> + 'a;
+
+/// The identity of `total` bytes, of which `visit` reads a range; of at most `most` bytes it covers every bit.
+pub(super) fn of_bytes(total: u64, most: u64, visit: &Visit) -> Result<String> {
     if total > most {
-        of_samples(total, chunks)
+        of_samples(total, visit)
     } else if total > MAX_SHA256_BYTES {
-        digest::of_chunks(chunks(0..total))
+        let mut digest = Digest::default();
+        visit(0..total, &mut |piece| digest.add(piece))?;
+        Ok(digest.finish())
     } else {
         let mut hash = Sha256::new();
-        chunks(0..total).for_each(|chunk| hash.update(chunk));
-        format!("sha256:{}", hexadecimal(&hash))
+        visit(0..total, &mut |piece| hash.update(piece))?;
+        Ok(format!("sha256:{}", hexadecimal(&hash)))
     }
 }
 
 /// The SHA-256 of the length and of 64 samples of 1 MiB, evenly spaced from the first byte to the last.
-pub(super) fn of_samples<'a, I: Iterator<Item = &'a [u8]>>(
-    total: u64,
-    chunks: impl Fn(Range<u64>) -> I,
-) -> String {
+pub(super) fn of_samples(total: u64, visit: &Visit) -> Result<String> {
     let mut hash = Sha256::new();
     for i in 0..SAMPLES {
         let start = total.saturating_sub(SAMPLE_BYTES) * i / (SAMPLES - 1);
-        chunks(start..total.min(start + SAMPLE_BYTES)).for_each(|chunk| hash.update(chunk));
+        visit(start..total.min(start + SAMPLE_BYTES), &mut |piece| hash.update(piece))?;
     }
     hash.update(total.to_le_bytes());
-    format!("{OF_SAMPLES}{}", hexadecimal(&hash))
+    Ok(format!("{OF_SAMPLES}{}", hexadecimal(&hash)))
 }
 
 fn hexadecimal(hash: &Sha256) -> String {
@@ -68,9 +67,11 @@ mod tests {
     use super::*;
 
     fn identity(bytes: &[u8], most: u64) -> String {
-        of_chunks(bytes.len() as u64, most, |range| {
-            std::iter::once(&bytes[range.start as usize..range.end as usize])
-        })
+        let visit = |range: Range<u64>, visit: &mut dyn FnMut(&[u8])| {
+            visit(&bytes[range.start as usize..range.end as usize]);
+            Ok(())
+        };
+        of_bytes(bytes.len() as u64, most, &visit).unwrap()
     }
 
     #[test]
