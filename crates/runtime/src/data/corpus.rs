@@ -400,7 +400,7 @@ fn read(path: &Path, keeps: bool) -> Contents {
         if is_binary(&head) {
             return Ok(Contents::Binary);
         }
-        Ok(Contents::Text(DataFile::open(path, keeps)?))
+        Ok(Contents::Text(DataFile::from_file(path, file, keeps)?))
     };
     open().unwrap_or(Contents::Unreadable)
 }

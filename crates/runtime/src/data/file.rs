@@ -28,7 +28,11 @@ impl DataFile {
     /// # Errors
     /// Those of the system.
     pub fn open(path: &Path, keeps: bool) -> io::Result<DataFile> {
-        let file = File::open(path)?;
+        DataFile::from_file(path, File::open(path)?, keeps)
+    }
+
+    /// [`DataFile::open`] of a file that is open already.
+    pub(super) fn from_file(path: &Path, file: File, keeps: bool) -> io::Result<DataFile> {
         let metadata = file.metadata()?;
         let (bytes, identity) = (metadata.len(), identity(&metadata));
         Ok(DataFile { path: path.to_path_buf(), bytes, identity, file: keeps.then_some(file) })
