@@ -25,8 +25,8 @@ class Agreement:
         self._group, self._device = group, device
 
     def all(self, given: Any, prepare: Callable[[], _T], kind: Callable[[_T], Any] = lambda _: None) -> _T:
-        """What ``prepare`` makes of what all ranks are given alike, if it does so on all of them. ``kind`` is what must be
-        equal in what they make.
+        """What ``prepare`` returns, if it succeeds on all ranks. ``given`` must be equal on all of them, and so must what
+        ``kind`` returns for the result.
 
         Raises what the first rank that failed has raised; E394 where ranks differ.
         """
@@ -39,7 +39,7 @@ class Agreement:
             numbers[1] = digest(kind(made[0]))
         except Exception as raised:
             error = raised
-        # The largest number and the largest negative of one are equal but for the sign if all numbers are.
+        # Numbers are equal on all ranks if the largest is the smallest, which is minus the largest of their negatives.
         state = torch.tensor(
             [error is not None, *numbers, *(-number for number in numbers)], dtype=torch.int64, device=self._device
         )
@@ -74,24 +74,21 @@ class Agreement:
         rank, first = next((rank, each) for rank, each in enumerate(errors) if each is not None)
         raise _arrived(first, dist.get_global_rank(self._group, rank))
 
-    def from_first(self, make: Callable[[], _T]) -> _T:
-        """What the first rank makes. What it raises is raised on all."""
-        found: list[Any] = [None]
+    def on_first(self, check: Callable[[], None]) -> None:
+        """Runs a check on the first rank. What it raises is raised on all."""
         error: Exception | None = None
         if dist.get_rank(self._group) == 0:
             try:
-                found = [(make(), None)]
+                check()
             except Exception as raised:
-                error, found = raised, [(None, _carried(raised))]
+                error = raised
+        carried = [None if error is None else _carried(error)]
         first = dist.get_global_rank(self._group, 0)
-        dist.broadcast_object_list(found, src=first, group=self._group)
+        dist.broadcast_object_list(carried, src=first, group=self._group)
         if error is not None:
             raise error
-        value, raised_there = found[0]
-        if raised_there is not None:
-            raise _arrived(raised_there, first)
-        made: _T = value
-        return made
+        if carried[0] is not None:
+            raise _arrived(carried[0], first)
 
     @contextmanager
     def passing(self) -> Iterator[None]:

@@ -44,6 +44,14 @@ def ranks_of(mesh: DeviceMesh) -> int:
     return math.prod(mesh[axis].size() for axis in batch_axes(mesh))
 
 
+def place_in(mesh: DeviceMesh, axes: Sequence[str]) -> int:
+    """The number of this rank among those that differ in these axes alone."""
+    place = 0
+    for axis in axes:
+        place = place * mesh[axis].size() + mesh.get_local_rank(axis)
+    return place
+
+
 def device_of(mesh: DeviceMesh) -> torch.device:
     """The device of this process."""
     if mesh.device_type == "cpu":
@@ -147,11 +155,8 @@ class Draws:
         self._device, world = device_of(mesh), world_of(mesh)
         seed: list[Any] = [torch.initial_seed()]
         dist.broadcast_object_list(seed, src=dist.get_global_rank(world, 0), group=world)
-        place = 0
-        for axis in (*batch_axes(mesh), STAGES):
-            if axis in (mesh.mesh_dim_names or ()):
-                place = place * mesh[axis].size() + mesh.get_local_rank(axis)
-        self._seed = (int(seed[0]) + 0x9E3779B97F4A7C15 * place) % 2**63
+        axes = [axis for axis in (*batch_axes(mesh), STAGES) if axis in (mesh.mesh_dim_names or ())]
+        self._seed = (int(seed[0]) + 0x9E3779B97F4A7C15 * place_in(mesh, axes)) % 2**63
         self._states: Any = None
 
     @contextmanager

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from partita import _launched
 from partita._error import refuse
 from partita._partita import PartitaError
+from partita._traced import Traced, traced
 from partita._watched import Tree, described
 from partita.torch._rows import Unshared, normalize
 from partita.torch._shares import Shares, operations, unshared
@@ -60,7 +61,9 @@ class OneDevice:
         """
         own, target = (batch, ()) if self._loss is None else (batch[:-1], batch[-1:])
         if self._loss is not None and not batch:
-            raise refuse("E430", "a batch has no target", expected="the arguments of forward(), then the target", found="nothing")
+            raise refuse(
+                "E430", "a batch has no target", expected="the arguments of forward(), then the target", found="nothing"
+            )
         for leaf in pytree.tree_leaves((batch, named)):
             if not isinstance(leaf, (torch.Tensor, *_PLAIN)):
                 raise refuse(
@@ -98,7 +101,9 @@ class OneDevice:
                 raise refuse(
                     "E394",
                     f"`{name}` of {path or self.name} was changed after apply()",
-                    expected="the module from which the stages were cut" if self.is_cut else "another number, text or flag, if any",
+                    expected="the module from which the stages were cut"
+                    if self.is_cut
+                    else "another number, text or flag, if any",
                     found="nothing" if value is _attributes else repr(value),
                     help="set it before apply()",
                 )
@@ -140,8 +145,6 @@ class OneDevice:
 
     def _program(self, batch: Given) -> Any:
         """The exported program of the module and its loss for a batch of these shapes, without writes in place."""
-        from partita._traced import traced
-
         key = _shapes(batch)
         before, tree, text = self._programs.get(key, (None, None, ""))
         if before is not None and tree is not None and not self._is_stale and tree.is_current():
@@ -149,23 +152,7 @@ class OneDevice:
         if tree is not None:
             # A setting, or a function or value that the module or the loss reads, is another one.
             self._programs, self._is_stale = {}, False
-        batch = pytree.tree_map(_on_cpu, batch)
-        module = self._with_loss({})
-        # Shares do not depend on dropout.
-        reached = Tree(module, also=self._loss)
-        try:
-            with without_dropout():
-                found = traced(module, batch, {}, reached)
-        except PartitaError:
-            placed = [name for name, value in zip(reached.places, reached.tensors) if isinstance(value, DTensor)]
-            if placed:
-                raise refuse(
-                    "E394",
-                    "the loss reads parameters that are sharded over the ranks",
-                    expected="a loss of the output and the target: forward() returns what the loss needs of parameters",
-                    found=", ".join(placed[:3]),
-                ) from None
-            raise
+        found = self._exported(pytree.tree_map(_on_cpu, batch))
         program = normalize(found.program.run_decompositions({}))
         written = list(program.graph_signature.user_inputs_to_mutate.values())
         if written:
@@ -188,6 +175,25 @@ class OneDevice:
                 )
         self._programs[key] = program, found.tree, found.text
         return program
+
+    def _exported(self, batch: Given) -> Traced:
+        """The export of the module and its loss. E394 for a loss that reads sharded parameters."""
+        module = self._with_loss({})
+        reached = Tree(module, also=self._loss)
+        try:
+            # Shares do not depend on dropout.
+            with without_dropout():
+                return traced(module, batch, {}, reached)
+        except PartitaError:
+            placed = [name for name, value in zip(reached.places, reached.tensors) if isinstance(value, DTensor)]
+            if placed:
+                raise refuse(
+                    "E394",
+                    "the loss reads parameters that are sharded over the ranks",
+                    expected="a loss of the output and the target: forward() returns what the loss needs of parameters",
+                    found=", ".join(placed[:3]),
+                ) from None
+            raise
 
     def kind(self, batch: Given) -> str:
         """What must be alike on all ranks: the program of a batch, and how often it has changed."""
@@ -235,9 +241,7 @@ class OneDevice:
                 found=str(refused) if isinstance(refused, PartitaError) else f"{type(refused).__name__}: {refused}",
                 help="change what it names, or pass check=False to run without the comparison",
             ) from None
-        error = _difference(self.name, found, expected)
-        if error is not None:
-            raise error
+        _check_equal(self.name, found, expected)
 
     def _first_step(
         self, batch: Given, values: Mapping[str, torch.Tensor]
@@ -269,18 +273,15 @@ class OneDevice:
 
 def _attributes(module: torch.nn.Module) -> dict[tuple[str, str], Any]:
     """The attributes of a module and of those inside: numbers, texts and flags as they are, other objects by what a walk from
-    them reaches. Those of PyTorch do not count."""
+    them reaches. Attributes of PyTorch, tensors and modules are left out."""
     return {
         (path, name): (type(value), value) if isinstance(value, _PLAIN) else described(value)
         for path, inner in module.named_modules()
         for name, value in vars(inner).items()
-        if name not in _OF_PYTORCH and not name.startswith(_OF_FSDP) and not _is_held(value)
+        if name not in _OF_PYTORCH
+        and not name.startswith(_OF_FSDP)
+        and not isinstance(value, (torch.Tensor, torch.nn.Module))
     }
-
-
-def _is_held(value: Any) -> bool:
-    """Whether an attribute is a tensor or a module, which counts elsewhere or not at all."""
-    return isinstance(value, (torch.Tensor, torch.nn.Module))
 
 
 def _on_host(loss: Callable[..., Any] | None) -> Callable[..., Any] | None:
@@ -361,11 +362,11 @@ def without_dropout() -> Iterator[None]:
         yield
 
 
-def _difference(
+def _check_equal(
     name: str,
     found: tuple[torch.Tensor, Mapping[str, torch.Tensor]],
     expected: tuple[torch.Tensor, Mapping[str, torch.Tensor]],
-) -> PartitaError | None:
+) -> None:
     """E394 if the loss or a gradient of the ranks is not that of one device, with the tensor that differs most."""
     from partita._verified import _compared
 
@@ -375,10 +376,10 @@ def _difference(
     tolerance, compared = _compared(named(*found), named(*expected), None)
     wrong = [each for each in compared if each[2]]
     if not wrong:
-        return None
+        return
     worst, relative, _ = max(wrong, key=lambda each: each[1])
     shown = worst.removeprefix("step, grad.")
-    return refuse(
+    raise refuse(
         "E394",
         f"the first step of {name} on these ranks is not that of one device",
         expected=f"the loss and gradients of one device, within {tolerance:.1e}",

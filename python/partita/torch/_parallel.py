@@ -19,7 +19,7 @@ from partita._error import refuse
 
 from . import _stages
 from ._agreement import Agreement
-from ._batch import Draws, batch_axes, device_of, ranks_of, world_of
+from ._batch import Draws, batch_axes, device_of, place_in, ranks_of, world_of
 from ._layouts import running
 from ._lines import STAGES
 from ._one_device import Given, OneDevice, loss_in, without_dropout
@@ -107,6 +107,8 @@ class Parallel:
         self._roots, self._layouts, self._loss, self._pipeline = list(roots), layouts, loss, pipeline
         self._one_device, self._verify_limit = one_device, verify_limit
         self._batch = batch_axes(mesh)
+        self._place = place_in(mesh, self._batch)
+        """Which of the ranks that divide the rows this one is."""
         self._world, self._draws = world_of(mesh), Draws(mesh)
         self._agreement = Agreement(self._world, device_of(mesh))
         self._scalars = [value for value in self.parameters() if value.ndim == 0] if self._batch else []
@@ -143,18 +145,11 @@ class Parallel:
         with running(self._layouts):
             yield
 
-    def _place(self) -> int:
-        """Which of the ranks that divide the rows this one is."""
-        place = 0
-        for axis in self._batch:
-            place = place * self.mesh[axis].size() + self.mesh.get_local_rank(axis)
-        return place
-
     def local(self, tensor: torch.Tensor) -> torch.Tensor:
         """This rank's rows of a batch. E394 if the ranks, and the microbatches of each, do not divide them."""
         rows, ranks = tensor.shape[0], ranks_of(self.mesh)
         check_rows(rows, ranks, self.microbatches)
-        found: torch.Tensor = part_of(tensor, rows, ranks, self._place())
+        found: torch.Tensor = part_of(tensor, rows, ranks, self._place)
         return found
 
     def backward(self, *batch: Any, **named: Any) -> torch.Tensor:
@@ -167,7 +162,9 @@ class Parallel:
         step that is not that of one device; E414 and E430 for other arguments than the module takes.
         """
         step = self._agreement.all(
-            (batch, named), lambda: self._prepared(batch, named), lambda made: (self._one_device.kind(made.given), made.all_shares)
+            (batch, named),
+            lambda: self._prepared(batch, named),
+            lambda made: (self._one_device.kind(made.given), made.all_shares),
         )
         if self._is_unverified:
             self._verify(step)
@@ -200,7 +197,7 @@ class Parallel:
         count = ranks * self.microbatches
         if count == 1:
             return _Step(given, [given], [1.0], [1.0])
-        rows, first = rows_of(given), self._place() * self.microbatches
+        rows, first = rows_of(given), self._place * self.microbatches
         check_rows(rows, ranks, self.microbatches)
         parts = [part_of(given, rows, count, number) for number in range(count)]
         shares = self._one_device.shares(given, parts[0], count)
@@ -226,7 +223,7 @@ class Parallel:
                     [step.shares[number] for number in order], [step.parts[number][0][-1] for number in order]
                 )
                 ranks = ranks_of(self.mesh)
-                mine = part_of(step.given, rows_of(step.given), ranks, self._place()) if ranks > 1 else step.given
+                mine = part_of(step.given, rows_of(step.given), ranks, self._place) if ranks > 1 else step.given
                 self._pipeline.step(mine)
         self._average(before)
         device = next((value.device for value in self.parameters()), torch.device("cpu"))
@@ -283,7 +280,7 @@ class Parallel:
             with torch.no_grad():
                 for buffer, value in buffers:
                     buffer.copy_(value)
-        self._agreement.from_first(lambda: self._one_device.compare(found, cut.given, values))
+        self._agreement.on_first(lambda: self._one_device.compare(found, cut.given, values))
 
     def _cut(self, step: _Step) -> tuple[_Step, float]:
         """The first rows of a batch that one device computes within a limit, and about how many operations they take."""

@@ -58,7 +58,8 @@ class Rows:
         self.numbers: set[Node] = set()
         """The numbers of the rows: 0, 1, 2, .."""
         self._states: dict[Node, Any] = {}
-        self._rows = 0
+        self.count = 0
+        """The number of rows of the batch."""
         self._find_inputs(whole, part)
         for node in ancestors(whole.graph, self.loss):
             if node.op != "placeholder":
@@ -82,7 +83,7 @@ class Rows:
                 if shapes is not None:
                     state = self.located(shapes, 1, node)
                     if isinstance(state, Place):
-                        self._rows, self._states[node] = shapes[0][state.dim], state
+                        self.count, self._states[node] = shapes[0][state.dim], state
             elif spec.kind.name == "CONSTANT_TENSOR" and node in self.twin:
                 value, own = constants[0].get(spec.target), constants[1].get(names[self.twin[node].name])
                 if isinstance(value, torch.Tensor) and isinstance(own, torch.Tensor) and not torch.equal(value, own):
@@ -134,7 +135,7 @@ class Rows:
         if rule not in _SIZED:
             op.check_numbers()
         blocks = rule(op)
-        # What is one number everywhere remains so in another form; any other op may bring in other numbers.
+        # After any other op, a tensor of one number may have several.
         return self._each(node, 1 if blocks is None and rule not in _UNIFORM else blocks)
 
     def _of_independent(self, node: Node) -> Any:
@@ -154,7 +155,7 @@ class Rows:
         if name in _LARGER:
             return self._each(node, _LARGER[name](_Op(node, self)))
         is_counted = (argument(node, "start") or 0) == 0 and (argument(node, "step") or 1) == 1
-        if name == "arange" and shapes[0][0] == self._rows and is_counted:
+        if name == "arange" and shapes[0][0] == self.count and is_counted:
             self.numbers.add(node)
             return Place(0, 1)
         raise Unshared(f"{shown(node)} numbers the rows, and a part numbers its own")
@@ -176,11 +177,6 @@ class Rows:
             # An empty value has nothing of the rows.
             return REDUCED if value.numel() else None
         return state
-
-    @property
-    def rows(self) -> int:
-        """The number of rows of the batch."""
-        return self._rows
 
 
 class _Op:
@@ -222,6 +218,20 @@ class _Op:
             raise self.refused()
         return place
 
+    @property
+    def result(self) -> tuple[Place, torch.Size]:
+        """Where the result has rows, by its shapes in the two programs, and its shape."""
+        shapes = self.rows.shapes(self.node)
+        state = self.rows.located(shapes, 1, self.node) if shapes is not None else None
+        if shapes is None or not isinstance(state, Place):
+            raise self.refused()
+        return state, shapes[0]
+
+    @property
+    def blocks(self) -> int | None:
+        """The blocks of all operands, which must agree."""
+        return self.joined(place for value in self.operands if (place := self.place(value)))
+
     def refused(self) -> Unshared:
         return Unshared(f"{shown(self.node)} combines rows")
 
@@ -238,8 +248,8 @@ class _Op:
         return found.pop() if found else None
 
     def aligned(self, values: Iterable[Any]) -> int | None:
-        """The blocks of operands that are broadcast, whose rows must lie along one dimension, counted from the last. Others must
-        not have elements there: of a part they would be too many."""
+        """The blocks of operands that are broadcast: their rows must lie along one dimension, counted from the last. An operand
+        without rows must have size 1 there or lack the dimension: otherwise it would not fit the rows of a part."""
         given = [value for value in values if isinstance(value, Node)]
         places = [(value, place) for value in given if (place := self.place(value)) is not None]
         dims = {place.dim - len(self.shape(value)) for value, place in places}
@@ -264,7 +274,7 @@ class _Op:
 def _pointwise(op: _Op) -> int | None:
     blocks = op.aligned(op.node.all_input_nodes)
     others = [source for source in op.node.all_input_nodes if op.place(source) is None]
-    # What is alike in all rows is so no longer beside values that differ along its dimension.
+    # A tensor of one number is none any more after an op with other numbers.
     return blocks if blocks is not None or all(op.shape(other).numel() == 1 for other in others) else 1
 
 
@@ -275,17 +285,14 @@ def _kept(op: _Op) -> int | None:
 
 def _form(op: _Op) -> int | None:
     """Of views: the number of elements before the rows stays as it is."""
-    place, shape = op.place_of_first, op.shape(op.first)
-    shapes = op.rows.shapes(op.node)
-    if place.blocks is None or shapes is None:
-        return place.blocks
-    before = math.prod(shape[: place.dim]) * place.blocks
-    state = op.rows.located(shapes, 1, op.node)
-    if not isinstance(state, Place):
-        raise op.refused()
-    outer = math.prod(shapes[0][: state.dim])
+    place = op.place_of_first
+    if place.blocks is None:
+        return None
+    before = math.prod(op.shape(op.first)[: place.dim]) * place.blocks
+    found, shape = op.result
+    outer = math.prod(shape[: found.dim])
     blocks = before // outer if outer else 0
-    if blocks * outer != before or blocks == 0 or shapes[0][state.dim] % (blocks * op.rows.rows):
+    if blocks * outer != before or blocks == 0 or shape[found.dim] % (blocks * op.rows.count):
         raise op.refused()
     return blocks
 
@@ -294,9 +301,8 @@ def _expand(op: _Op) -> int | None:
     place = op.place(op.first)
     if place is not None:
         return place.blocks
-    shapes = op.rows.shapes(op.node)
-    state = op.rows.located(shapes, 1, op.node) if shapes is not None else None
-    if not isinstance(state, Place) or shapes is None or shapes[0][state.dim] != op.rows.rows:
+    found, shape = op.result
+    if shape[found.dim] != op.rows.count:
         raise op.refused()
     return 1
 
@@ -333,11 +339,11 @@ def _along(op: _Op) -> int | None:
         raise op.refused()
     for value in op.node.all_input_nodes:
         own, shape = op.place(value), op.shape(value)
-        # An operand with other elements there would be read from its start in each part.
+        # Of an operand that is longer than the rows, each part would read the beginning.
         is_along = own is not None and own.dim == place.dim and shape[own.dim] == op.shape(op.first)[place.dim]
         if not is_along and len(shape) > 0:
             raise op.refused()
-    return op.joined(place for value in op.operands if (place := op.place(value)))
+    return op.blocks
 
 
 def _reduced(op: _Op) -> int | str | None:
@@ -381,10 +387,6 @@ def _padded(op: _Op) -> int | None:
     return _inner(len(op["pad"]) // 2)(op)
 
 
-def _linear(op: _Op) -> int | None:
-    return _inner(1)(op)
-
-
 def _product(op: _Op) -> int | str | None:
     """Of matrix products."""
     factors = [op[name] for name in ("self", "mat1", "batch1", "mat2", "batch2", "other", "vec", "tensor")]
@@ -408,11 +410,9 @@ def _product(op: _Op) -> int | str | None:
     bias = tensors[0] if len(tensors) == 3 else None
     place = op.place(bias)
     if place is not None and bias is not None:
-        shapes = op.rows.shapes(op.node)
-        state = op.rows.located(shapes, 1, op.node) if shapes is not None else None
-        if not isinstance(state, Place) or not any(places) or shapes is None:
-            raise op.refused()
-        if place.dim - len(op.shape(bias)) != state.dim - len(shapes[0]) or place.blocks not in (None, blocks):
+        found, shape = op.result
+        is_along = place.dim - len(op.shape(bias)) == found.dim - len(shape)
+        if not any(places) or not is_along or place.blocks not in (None, blocks):
             raise op.refused()
     return blocks
 
@@ -450,7 +450,7 @@ def _between(op: _Op) -> int | None:
 def _embedding(op: _Op) -> int | None:
     if op.place(op["weight"]) is not None:
         raise Unshared(f"{shown(op.node)} takes rows by an index")
-    return op.joined(place for value in op.operands if (place := op.place(value)))
+    return op.blocks
 
 
 def _selected(op: _Op) -> int | None:
@@ -598,7 +598,7 @@ def _loss_by_row(op: _Op) -> int | str | None:
     others = [value for value in op.node.all_input_nodes if value is not op["weight"] and op.place(value) is None]
     if any(len(op.shape(value)) > 0 and op.shape(value)[0] != 1 for value in others):
         raise op.refused()
-    blocks = op.joined(place for value in op.operands if (place := op.place(value)))
+    blocks = op.blocks
     return blocks if op["reduction"] == 0 else REDUCED
 
 
@@ -633,7 +633,8 @@ _RULES: dict[str, _Rule] = _table(
         _broadcast: "broadcast_tensors",
         _interleaved: "repeat_interleave",
         _moved: "mT movedim permute swapaxes t transpose numpy_T",
-        _along: "_log_softmax fft_fft fft_ifft fft_irfft fft_rfft _safe_softmax _softmax argsort cummax cummin cumprod cumsum diff flip gather glu log_softmax logcumsumexp roll scatter scatter_add scatter_reduce softmax sort take_along_dim topk",
+        _along: "_log_softmax _safe_softmax _softmax argsort cummax cummin cumprod cumsum diff fft_fft fft_ifft fft_irfft fft_rfft "
+        "flip gather glu log_softmax logcumsumexp roll scatter scatter_add scatter_reduce softmax sort take_along_dim topk",
         _reduced: "all amax amin aminmax any argmax argmin cosine_similarity count_nonzero kthvalue linalg_vector_norm logsumexp "
         "max mean median min mode nanmean nanmedian nansum norm prod std std_mean sum var var_mean",
         _leading: "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d "
@@ -669,9 +670,9 @@ _RULES: dict[str, _Rule] = _table(
 )
 
 
-# These are given the number of rows in sizes and places, which the shapes of their results show.
+# The arguments of these may contain the number of rows: the shapes of their results show what it does.
 _SIZED = (_form, _expand, _repeat, _cut, _split)
-# Results of these have no other numbers than their operands, or compute one number from one.
+# Of a tensor of one number, these make a tensor of one number.
 _UNIFORM = (_form, _expand, _repeat, _broadcast, _moved, _pointwise)
 
 
@@ -703,12 +704,8 @@ def numbers(node: Node) -> list[Any]:
     return found
 
 
-def kinds(program: Any) -> list[tuple[str, str]]:
-    """What the values of a program are."""
-    return [_kind(node) for node in program.graph.nodes]
-
-
 def _kind(node: Node) -> tuple[str, str]:
+    """What computes a value."""
     return node.op, str(node.target) if node.op == "call_function" else ""
 
 

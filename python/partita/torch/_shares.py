@@ -162,7 +162,7 @@ class Shares:
             if self._is_returned:
                 raise Unshared(
                     "in a part of this batch nothing counts, and the module divides by the count itself",
-                    "give apply the loss as a function, loss=, or put rows without labels apart",
+                    "give apply the loss as a function, loss=, or leave rows without labels out of the batch",
                 )
             if not all(self._is_nothing(term.summed, part) for term in terms):
                 raise Unshared("what a part of this batch is divided by is 0, and what is divided is not")

@@ -120,8 +120,8 @@ def cut(
     device: torch.device,
     mine: Sequence[int],
 ) -> tuple[list[_PipelineStageBase], Any]:
-    """The stages of this rank, whose parameters are those of the module, and the structure of its output. E390 if it cannot be exported, E394 if stages share
-    a parameter."""
+    """The stages of this rank, whose parameters are those of the module, and the structure of its output. E390 if it cannot be
+    exported, E394 if stages share a parameter or an input is no tensor with rows."""
     for leaf in pytree.tree_leaves(inputs):
         if not isinstance(leaf, torch.Tensor) or leaf.ndim == 0:
             raise refuse(
