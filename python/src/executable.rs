@@ -18,7 +18,7 @@ use partita_nn::cotangents::OWN_LOSS;
 use partita_nn::{Optimizer, StepOptions};
 use partita_runtime::checkpoint::TensorData;
 use partita_runtime::{BatchTensor, Lent, TrainLoop};
-use partita_schedule::{BuildOptions, Tools, build_evaluation, build_forward, build_gradients};
+use partita_schedule::{BuildOptions, Tools, build_evaluation, build_forward, build_gradients, check_axes};
 use pyo3::prelude::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -119,6 +119,7 @@ impl Executable {
                 _ => build_evaluation,
             };
             let built = build(model, &plan.plan, &mesh.mesh, &options, &tools)?;
+            check_axes(&built)?;
             // Numbers that are not finite are results here, as in PyTorch.
             let step = prepare(&built, &source, 0, false)?;
             let kept = step.train_loop.state_names();
