@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from partita._kinds import part
 from partita._watched import Tree, has_memory
 
 
@@ -81,6 +82,7 @@ def copied(module: torch.nn.Module, memo: dict[int, Any] | None = None) -> torch
                 made = torch.nn.Parameter(data, value.requires_grad) if is_parameter else data.requires_grad_(value.requires_grad)
                 memo.setdefault(id(value), made)
     made_module: torch.nn.Module = copy.deepcopy(module, memo)
+    part(made_module)
     return made_module
 
 

@@ -10,12 +10,14 @@ import functools
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 import torch
+
+from partita._readings import NAMES, PREFIXES, Reading, answer, is_unanswered, of_call, of_frame, of_python
 
 LIBRARIES = frozenset(sys.stdlib_module_names) | {"jax", "numpy", "partita", "torch"}
 
@@ -24,7 +26,6 @@ _ANY_GLOBAL = frozenset({"globals", "locals", "vars", "eval", "exec", "modules",
 _ANY_ATTRIBUTE = _ANY_GLOBAL | {"getattr", "hasattr", "dir", "attrgetter", "__getattribute__"}
 
 _OF_ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb", "expandvars"})
-_OF_PYTORCH = ("get_", "is_", "are_")
 
 # Calls of C that give another value each time, by the name of their module or class.
 _CLOCKS = frozenset(
@@ -36,7 +37,7 @@ _FILES = frozenset(
     + [("io", "open"), ("_io", "open"), ("builtins", "input"), ("_socket", "socket")]
 )
 
-_NOTED = frozenset(name for _, name in _CLOCKS | _FILES)
+_NOTED = NAMES | {name for _, name in _CLOCKS | _FILES}
 
 # Parts of the standard library that read files for their own sake.
 _THEIR_OWN = frozenset({"importlib", "inspect", "linecache", "logging", "tokenize", "traceback", "warnings"})
@@ -45,6 +46,11 @@ _THEIR_OWN = frozenset({"importlib", "inspect", "linecache", "logging", "tokeniz
 def is_library(name: object) -> bool:
     """Whether objects of the classes of a module of Python count by their identity."""
     return not isinstance(name, str) or name.partition(".")[0] in LIBRARIES
+
+
+def is_cache(value: Any) -> bool:
+    """Whether this is a function under ``functools.lru_cache`` or ``functools.cache``."""
+    return isinstance(value, functools._lru_cache_wrapper)
 
 
 @functools.lru_cache(maxsize=None)
@@ -107,19 +113,30 @@ def queries(names: tuple[str, ...]) -> list[tuple[str, Callable[[], Any]]]:
     if "argv" in names:
         found.append(("sys.argv", lambda: tuple(sys.argv)))
     for name in names:
-        asked = getattr(torch, name, None) if name.startswith(_OF_PYTORCH) else None
-        if asked is not None and _answer(asked) is not None:
-            found.append((f"torch.{name}", functools.partial(_answer, asked)))
+        asked = getattr(torch, name, None) if name.startswith(PREFIXES) else None
+        if asked is not None and answer(asked) is not None:
+            found.append((f"torch.{name}", functools.partial(answer, asked)))
+    if "opt_einsum" in names:
+        found.append(("torch.backends.opt_einsum", functools.partial(_values, torch.backends.opt_einsum)))
     return found
 
 
-def _answer(asked: Any) -> Any:
-    """What a function without arguments says, if that is a plain value."""
-    try:
-        value = asked()
-    except (TypeError, RuntimeError, AssertionError):
-        return None
-    return value if isinstance(value, (bool, int, float, str, torch.dtype, torch.device)) else None
+def _values(module: types.ModuleType) -> dict[str, Any]:
+    """The plain values in a module of Python."""
+    own = {**vars(getattr(module, "m", module)), **vars(module)}
+    return {name: value for name, value in own.items() if isinstance(value, (bool, str)) and not name.startswith("__")}
+
+
+RanCode = tuple[types.CodeType, dict[str, Any], dict[str, Any]]
+"""Code that ran, with its globals and the values of its free variables."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What ran, and was asked, during exports before, and that no walk reaches."""
+
+    code: tuple[RanCode, ...] = ()
+    readings: tuple[Reading, ...] = ()
 
 
 @dataclass
@@ -132,6 +149,10 @@ class CallRecorder:
     """Calls that give another value each time."""
     files: list[str] = field(default_factory=list)
     """Calls that read a file, or wait for a person or another process."""
+    readings: dict[Hashable, Reading] = field(default_factory=dict)
+    """Settings of PyTorch that were asked for."""
+    unanswered: list[str] = field(default_factory=list)
+    """Calls that ask for inference mode, which an export does not run in."""
 
     def __enter__(self) -> CallRecorder:
         self._before = sys.getprofile()
@@ -144,13 +165,15 @@ class CallRecorder:
     def _watch(self) -> Callable[[types.FrameType, Any, Any], None]:
         # Called at each call of all code that runs, that of PyTorch too: what is looked at most often comes first.
         seen: set[types.CodeType] = set()
-        before = self._before
+        before, answering = self._before, of_python()
 
         def watch(frame: types.FrameType, event: Any, argument: Any) -> None:
             if event == "call":
                 if frame.f_code not in seen:
                     seen.add(frame.f_code)
                     self._called(frame)
+                if frame.f_code in answering:
+                    self._note(of_frame(frame))
             elif event == "c_call" and argument.__name__ in _NOTED:
                 self._called_c(frame, argument)
             if before is not None:
@@ -166,7 +189,15 @@ class CallRecorder:
             free = {name: values[name] for name in code.co_freevars if name in values}
             self.code[code] = (frame.f_globals, free)
 
+    def _note(self, reading: Reading | None) -> None:
+        if reading is not None:
+            self.readings[reading[0]] = reading
+
     def _called_c(self, frame: types.FrameType, function: Any) -> None:
+        if function.__name__ in NAMES:
+            if is_unanswered(frame, function):
+                self.unanswered.append(f"{function.__name__}()")
+            self._note(of_call(frame, function))
         called = (getattr(getattr(function, "__self__", None), "__name__", None), function.__name__)
         if (called in _CLOCKS or called in _FILES) and _is_for_user(frame):
             (self.clocks if called in _CLOCKS else self.files).append(f"{called[0]}.{called[1]}".lstrip("_"))

@@ -151,6 +151,8 @@ class Watched:
                 raise _refused("forward() changes a list or a dictionary among its arguments", "an argument")
             if self.ran.files:
                 raise refuse_read(self.ran.files[0])
+            if self.ran.unanswered:
+                raise refuse_unanswered(self.ran.unanswered[0])
             advanced = drawn.advanced()
             if advanced is not None:
                 raise refuse_drawn(advanced)
@@ -343,6 +345,30 @@ def refuse_read(call: str) -> Exception:
         expected="a forward pass over its arguments and the attributes of the module",
         found=f"a call of {call}",
         help="read files outside of forward(), and pass in what was read",
+    )
+
+
+def refuse_unanswered(call: str) -> Exception:
+    """E396 for code that asks for inference mode in a way that an export cannot answer."""
+    return refuse(
+        "E396",
+        f"forward() asks {call} in inference mode, which an export does not run in",
+        at=call,
+        expected="torch.is_inference_mode_enabled(), called by this name",
+        found=f"a call of {call}",
+        help="ask torch.is_inference_mode_enabled(), or call the built module under torch.no_grad()",
+    )
+
+
+def refuse_cached(cache: str) -> Exception:
+    """E396 for a value in a cache that a pass changes."""
+    return refuse(
+        "E396",
+        f"forward() changes a value that the cache of {cache} has",
+        at=cache,
+        expected="values in caches that stay as they are",
+        found=f"a value that {cache} has returned before, and that is another one afterwards",
+        help="keep what changes in an attribute, or in a buffer",
     )
 
 

@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from partita import _partita
 from partita._apart import apart, separate
+from partita._averaged import captured
 from partita._error import refuse
 from partita._load import Model
 from partita._origin import place
@@ -76,7 +78,7 @@ def _exported(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
     check_arguments(module, args, kwargs)
     # Two arguments are two inputs, also where they are one tensor.
     args, kwargs = pytree.tree_map(separate, (args, kwargs))
-    with turn(), _gradients_of_their_own() as found, _quiet():
+    with turn(), _gradients_of_their_own() as found, _quiet(), _lines_of_user(), captured():
         try:
             exported = torch.export.export(module, args, kwargs, strict=False)
         except _partita.PartitaError:
@@ -199,6 +201,37 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+@contextmanager
+def _lines_of_user() -> Iterator[None]:
+    """Inside, ops of functions that are not called forward have places too: those of a loss, or of a hook. PyTorch notes the
+    lines of functions with this name alone, and so that of this package."""
+    tracer: Any = torch.fx.proxy.TracerBase
+    original: Any = getattr(tracer, "_filter_traceback_frames", None)
+    own = os.path.dirname(__file__)
+
+    def is_own(frame: Any) -> bool:
+        return str(frame.filename).startswith(own)
+
+    def is_of_user(frame: Any) -> bool:
+        return not is_own(frame) and not any(part in frame.filename for part in ("site-packages", "dist-packages"))
+
+    def frames_of(self: Any, summary: Any) -> Any:
+        found = [frame for frame in original(self, summary) if not is_own(frame)]
+        if not any(map(is_of_user, found)):
+            last = max((number for number, frame in enumerate(summary) if is_own(frame)), default=-1)
+            found = [*filter(is_of_user, summary[last + 1 :])] or found
+        return traceback.StackSummary.from_list(found)
+
+    if original is None:
+        yield
+        return
+    tracer._filter_traceback_frames = frames_of
+    try:
+        yield
+    finally:
+        tracer._filter_traceback_frames = original
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from partita import optim
 from partita._error import refuse
 from partita._load import Model
 from partita._partita import PartitaError
+from partita._watched import Tree
 
 # The rule of each class, and its options that a step has. AdamW and Adam are one rule with and without decoupled decay.
 _CLASSES: dict[type[torch.optim.Optimizer], tuple[str, tuple[str, ...]]] = {
@@ -80,20 +81,32 @@ class Followed:
                 f"torch.optim.{type(optimizer).__name__}",
             )
         self.optimizer, self._module, self._states = optimizer, model._module, optimizer.state
+        # The tree of a module whose parameters have these names, by identity.
+        self._tree: Tree | None = None
+        self._named: dict[int, list[str]] = {}
+        self._groups: list[tuple[list[int], frozenset[str]]] = []
+        # After a step, each trained parameter has an entry among the states, which is empty, as the states are on the ranks.
+        self._marked: dict[Any, list[str]] = {}
+        self._update: Update | None = None
+        self._trained_last: list[frozenset[str]] = []
         # What the class has for an option that is not given.
         self._defaults = inspect.signature(type(optimizer)).parameters
         self._check_states()
 
-    def read(self) -> Update:
-        """The update of the next step. E057 for what a planned step does not have."""
+    def read(self, tree: Tree | None = None) -> Update:
+        """The update of the next step. E057 for what a planned step does not have. ``tree`` is the module as it is now, if it
+        is known: names are those of the last time if it is the same."""
         self._check_calls()
         # Its own steps beside the trainer fill the states that it has; load_state_dict() gives it others.
         if self.optimizer.state is not self._states:
             self._check_states()
         kind, options = _CLASSES[type(self.optimizer)]
-        named: dict[int, list[str]] = {}
-        for name, value in self._module.named_parameters(remove_duplicate=False):
-            named.setdefault(id(value), []).append(name)
+        if tree is None and self._tree is not None and self._tree.is_current():
+            tree = self._tree
+        if tree is None or tree is not self._tree:
+            self._tree, self._named, self._groups = tree, {}, []
+            for name, value in self._module.named_parameters(remove_duplicate=False):
+                self._named.setdefault(id(value), []).append(name)
         groups: list[Group] = []
         rates: list[float] = []
         for number, group in enumerate(self.optimizer.param_groups):
@@ -105,14 +118,7 @@ class Followed:
                         f"{option}={self._defaults[option].default}",
                         f"{option}={group[option]} in group {number} of {type(self.optimizer).__name__}",
                     )
-            foreign = [value for value in group["params"] if id(value) not in named]
-            if foreign:
-                raise _refused(
-                    f"the optimizer has {len(foreign)} parameters that are not of {type(self._module).__name__}",
-                    "the parameters of the module that the model was loaded from",
-                    f"tensors of shapes {', '.join(str(list(value.shape)) for value in foreign[:4])} in group {number}",
-                )
-            names = frozenset(name for value in group["params"] if value.requires_grad for name in named[id(value)])
+            names = self._trained(number, group["params"])
             if names:
                 groups.append((names, *_rule(kind, {option: group[option] for option in options if option in group})))
                 try:
@@ -121,7 +127,69 @@ class Followed:
                     raise _refused("a learning rate is no number", "a number", f"lr={group['lr']!r}") from None
         if not groups:
             raise _refused("the optimizer has no parameters that are trained", "parameters with requires_grad", "none")
-        return Update(tuple(groups), tuple(rates))
+        self._update = Update(tuple(groups), tuple(rates))
+        return self._update
+
+    def _trained(self, number: int, parameters: list[Any]) -> frozenset[str]:
+        """The names of the parameters of a group that are trained. E057 for those of another module."""
+        own = [*map(id, parameters)]
+        if number < len(self._groups) and self._groups[number][0] == own:
+            return self._groups[number][1]
+        foreign = [value for value in parameters if id(value) not in self._named]
+        if foreign:
+            raise _refused(
+                f"the optimizer has {len(foreign)} parameters that are not of {type(self._module).__name__}",
+                "the parameters of the module that the model was loaded from",
+                f"tensors of shapes {', '.join(str(list(value.shape)) for value in foreign[:4])} in group {number}",
+            )
+        names = frozenset(name for value in parameters if value.requires_grad for name in self._named[id(value)])
+        self._groups[number:] = [(own, names)]
+        return names
+
+    def mark(self) -> None:
+        """A step was taken: the parameters that it has trained have states."""
+        update = self._update
+        trained = [] if update is None else [names for names, _, _ in update.groups]
+        if update is None or (trained == self._trained_last and self.optimizer.state is self._states):
+            return
+        self._trained_last, self._states = trained, self.optimizer.state
+        for group in self.optimizer.param_groups:
+            for value in group["params"]:
+                names = self._named.get(id(value), [])
+                if not update.names.isdisjoint(names):
+                    self._states[value]
+                    self._marked[value] = names
+
+    def loaded(self) -> None:
+        """The states are those of a checkpoint now."""
+        self._marked, self._trained_last = {}, []
+        self.mark()
+
+    def cleared(self, steps: int) -> list[str]:
+        """The parameters whose states a program has taken out of the optimizer. E057 for a rule that would go on counting
+        their steps, and for states that were saved without those of the ranks."""
+        state = self.optimizer.state
+        if not self._marked or not steps or (state is self._states and len(state) >= len(self._marked)):
+            return []
+        gone = [value for value in self._marked if value not in state]
+        if state is not self._states and len(gone) < len(self._marked):
+            raise _refused(
+                "the optimizer was given the states of a state_dict(), and those of a trainer are on its ranks",
+                "`trainer.save(folder)` and `trainer.load(folder)`, which keep them",
+                f"other states after {steps} steps",
+            )
+        names = sorted(name for value in gone for name in self._marked[value])
+        kind = type(self.optimizer).__name__
+        if any(rule != "sgd" for _, rule, _ in (self._update.groups if self._update is not None else ())):
+            raise _refused(
+                f"the states of {kind} were cleared after {steps} steps, and its rule counts the steps of each parameter",
+                "a new trainer of a module with the trained values, module.load_state_dict(trainer.state_dict())",
+                f"no states of {_listed(names)}",
+            )
+        for value in gone:
+            del self._marked[value]
+        self._trained_last, self._states = [], state
+        return names
 
     def _check_calls(self) -> None:
         """E057 for a step that does something else beside the rule."""
@@ -142,11 +210,11 @@ class Followed:
 
     def _check_states(self) -> None:
         """E057 for states that the ranks would not use."""
-        if self.optimizer.state:
+        if any(self.optimizer.state.values()):
             raise _refused(
                 "the optimizer has states, which the ranks of a trainer would not use",
                 "a new optimizer: the states of a trainer are on its ranks, `trainer.save(folder)` keeps them",
-                f"states of {len(self.optimizer.state)} parameters",
+                f"states of {sum(map(bool, self.optimizer.state.values()))} parameters",
             )
 
     def set_rate(self, rate: float) -> None:

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 from partita import _export
 from partita._apart import separate
 from partita._load import Model
+from partita._readings import casts
 from partita._tensors import pack
 from partita._traced import Constants, Traced, traced
 from partita._watched import Tree
@@ -54,9 +55,10 @@ class Taken:
     """What a model has taken from a module: all but the values that its file contains."""
 
     def __init__(self, module: torch.nn.Module, found: Traced, model: Model, make: Callable[[], Model]) -> None:
-        self._module, self._tree, self.made = module, found.tree, make
+        self._module, self.tree, self.made = module, found.tree, make
         self.refused = found.refused
         """Why no step trains the module: it depends on what a pass before has left behind."""
+        self._casts = casts()
         self._trained, self._modes = self._flags(), [part.training for part in module.modules()]
         self._constants = Constants(module, found.tree, found.constants, model)
         self.text = found.text + self._constants.digest()
@@ -65,9 +67,18 @@ class Taken:
     def _flags(self) -> list[bool]:
         return [value.requires_grad for value in self._module.parameters()]
 
+    def _is_same(self, tree: Tree) -> bool:
+        return tree.key == self.tree.key and casts() == self._casts and self._constants.are_current(self._module, tree)
+
     def _look(self) -> Tree:
         """The module as it is now."""
-        return self._tree if self._tree.is_current() else Tree(self._module, ran=self._tree.ran, also=self._tree.also)
+        if self.tree.is_current():
+            return self.tree
+        tree = Tree(self._module, ran=self.tree.ran, also=self.tree.also)
+        if tree.key == self.tree.key:
+            # Tensors have the same numbers in it.
+            self.tree = tree
+        return tree
 
     def followed(self, model: Model) -> Model:
         """The model, or another one if what the code of the module and its loss reads has changed since. The values of
@@ -75,23 +86,23 @@ class Taken:
         parts = list(self._module.modules())
         modes = [part.training for part in parts]
         had = modes if len(parts) != len(self._modes) else self._modes
+        others = [] if had == modes else list(zip(parts, modes))
         try:
-            for part, mode in zip(parts, had):
+            for (part, _), mode in zip(others, had):
                 part.training = mode
             tree = self._look()
-            is_same = tree.key == self._tree.key and self._constants.are_current(self._module, tree)
-            return model if is_same else self.made()
+            return model if self._is_same(tree) else self.made()
         finally:
-            for part, mode in zip(parts, modes):
+            for part, mode in others:
                 part.training = mode
 
     def current(self, model: Model) -> Model:
         """The model, or another one if the module has changed since."""
         tree = self._look()
-        is_same = tree.key == self._tree.key and self._trained == self._flags()
-        return model if is_same and self._has_values(model, tree) else self.made()
+        is_same = self._is_same(tree) and self._trained == self._flags()
+        return model if is_same and self._has_values(model) else self.made()
 
-    def _has_values(self, model: Model, tree: Tree) -> bool:
+    def _has_values(self, model: Model) -> bool:
         native, module = model._native, self._module
         tensors: dict[str, torch.Tensor] = {}
         tensors |= dict(module.named_parameters(remove_duplicate=False))
@@ -100,4 +111,4 @@ class Taken:
             value = native.value(name)
             if value is not None and (name not in tensors or not (value[2] == pack(tensors[name])[2]).all()):
                 return False
-        return self._constants.are_current(module, tree)
+        return True

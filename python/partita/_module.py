@@ -9,6 +9,7 @@ pass came in between, or a backward pass runs twice, the forward pass is compute
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,17 +22,20 @@ from torch.utils import _pytree as pytree
 
 from partita import _export, _launched, _partita
 from partita._apart import copied
+from partita._code import Ran
 from partita._effects import Effects
 from partita._error import refuse
+from partita._kinds import is_over, members_over
 from partita._lent import Homes, Occupied, Pass
 from partita._load import Model
 from partita._observed import observe
 from partita._origins import Passed, note
 from partita._partita import Mesh, Plan
+from partita._readings import casts
 from partita._rows import check_rows
 from partita._tensors import pack, to_torch
 from partita._traced import Constants, traced
-from partita._watched import Key, RanCode, Tree, described
+from partita._watched import Key, Tree, described
 
 FLOATS = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
 
@@ -317,11 +321,20 @@ class Entry:
 class Planning:
     """What a planned module has beside its tensors: the class of the user's module, the plan, the mesh, the programs."""
 
+    kind: type[torch.nn.Module]
+    """The class of the user."""
+
     same: Any = None
     """Of a module with replaced parts: a ``partita._replaced.Same``."""
 
     passed: Passed
     """Whether a backward pass has gone through the module."""
+
+    _over: tuple[dict[str, Any], Any] = {}, None
+    """What a parametrization has put over that class, and the class with it."""
+
+    plain: Any = None
+    """The planned module as one of the user's class, once it has been exported."""
 
     lock: threading.RLock
     """One thread at a time runs the module: while it is exported, other tensors are in the place of its own."""
@@ -336,11 +349,21 @@ class Planning:
         """By the text of what was exported."""
         self._entries: dict[tuple[Any, Key], Entry] = {}
         self._trees: list[Tree] = []
-        self._ran: tuple[RanCode, ...] = ()
+        self._ran = Ran()
+
+    def kind_of(self, module: torch.nn.Module) -> type[torch.nn.Module]:
+        """The class that a module would have if it were not planned. Parametrizations put a class over the planned one."""
+        kinds = type(module).__mro__
+        found: dict[str, Any] = {}
+        for kind in reversed(kinds[: kinds.index(self.kind) - 1]):
+            found |= members_over(kind)
+        if found and self._over[0] != found:
+            self._over = found, type(type(module).__name__, (self.kind,), found)
+        return self._over[1] if found else self.kind
 
     def original(self, module: torch.nn.Module) -> torch.nn.Module:
         """The user's module with the tensors of the planned one."""
-        plain: torch.nn.Module = object.__new__(self.kind)
+        plain: torch.nn.Module = object.__new__(self.kind_of(module))
         plain.__dict__.update({name: value for name, value in module.__dict__.items() if name != "_planning"})
         return plain
 
@@ -357,7 +380,7 @@ class Planning:
                 if place:
                     self._trees.insert(0, self._trees.pop(place))
                 return tree
-        tree = Tree(module, self.kind, self._ran)
+        tree = Tree(module, self.kind_of(module), self._ran)
         self._trees = [tree, *self._trees[:2]]
         return tree
 
@@ -393,7 +416,7 @@ class Planning:
         if not self.programs and _launched.is_launched():
             tensors = [*module.named_parameters(), *module.named_buffers()]
             _launched.compare("weights", ((name, pack(value)) for name, value in tensors))
-        found = traced(module, args, kwargs, call.tree, kind=self.kind, keeps=True)
+        found = traced(module, args, kwargs, call.tree, kind=self.kind_of(module), keeps=True)
         if found.tree is not call.tree:
             call.tree, self._ran = found.tree, found.tree.ran
             self._trees = [call.tree]
@@ -439,9 +462,7 @@ class Call:
     def key(self) -> Any:
         """What tells the programs of two calls apart, beside the module."""
         inputs = tuple([_told(leaf) for leaf in self.leaves])
-        # Types of numbers that PyTorch casts to are a part of the program.
-        cast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-        return inputs, self._spec, cast, torch.is_grad_enabled(), torch.get_default_dtype()
+        return inputs, self._spec, casts(), torch.is_grad_enabled()
 
 
 def _told(leaf: Any) -> Any:
@@ -449,6 +470,12 @@ def _told(leaf: Any) -> Any:
         strides = leaf.stride() if leaf.layout == torch.strided else None
         return leaf.shape, strides, leaf.dtype, leaf.requires_grad
     return described(leaf)
+
+
+@functools.lru_cache(maxsize=None)
+def planned_forward() -> Any:
+    """The ``forward`` of planned modules. ``torch.compile`` calls it as it is: its code is no code of the user."""
+    return torch.compiler.disable(_forward)
 
 
 def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -483,7 +510,7 @@ def _check_memory(call: Call) -> None:
         if value.device.type != "cpu" or value.layout != torch.strided:
             raise refuse(
                 "E415",
-                f"{call.module._planning.kind.__name__} is called with a tensor that it cannot read",
+                f"{call.module._planning.kind_of(call.module).__name__} is called with a tensor that it cannot read",
                 expected="dense tensors on the device cpu",
                 found=f"a tensor on {value.device} with the layout {value.layout}",
             )
@@ -536,7 +563,9 @@ def planned_module(module: torch.nn.Module, plan: Plan, mesh: Mesh, same: Any = 
 
 def _planned(module: Any, plan: Plan, mesh: Mesh, same: Any) -> Any:
     """The module itself, planned."""
-    kind = type(module)
+    over, kind = None, type(module)
+    if is_over(module):
+        over, kind = kind, kind.__bases__[0]
     module._planning = Planning(kind, plan, mesh, same)
 
     def reduce(self: Any, protocol: int) -> Any:
@@ -546,7 +575,9 @@ def _planned(module: Any, plan: Plan, mesh: Mesh, same: Any) -> Any:
         memo[id(self)] = made = _planned(copied(self._planning.original(self), memo), plan, mesh, same)
         return made
 
-    module.__class__ = type(
-        kind.__name__, (kind,), {"forward": _forward, "__reduce_ex__": reduce, "__deepcopy__": deepcopy}
-    )
+    own = {"forward": planned_forward(), "__reduce_ex__": reduce, "__deepcopy__": deepcopy}
+    planned: Any = type(kind.__name__, (kind,), own)
+    if over is not None:
+        planned = type(over.__name__, (planned,), members_over(over))
+    module.__class__ = planned
     return module

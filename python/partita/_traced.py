@@ -19,10 +19,12 @@ from torch.utils import _pytree as pytree
 
 from partita import _export
 from partita._apart import separate
-from partita._code import CallRecorder
-from partita._effects import Effects, Watched, refuse_carried, refuse_drawn, refuse_moving, zeros
+from partita._cached import Kept, drop_traced
+from partita._code import CallRecorder, Ran
+from partita._effects import Effects, Watched, refuse_cached, refuse_carried, refuse_drawn, refuse_moving, zeros
 from partita._error import refuse
 from partita._load import Model
+from partita._readings import as_outside
 from partita._tensors import pack
 from partita._watched import HOOKS, Tree
 
@@ -36,13 +38,14 @@ there is the name alone."""
 
 
 class Constants:
-    """Tensors whose values a program contains, with these values."""
+    """Tensors whose values a program contains, with these values; and what caches contained that it may have read."""
 
     def __init__(self, module: torch.nn.Module, tree: Tree, found: list[Constant], model: Model) -> None:
         # Tensors that the program changes are fed.
         changed = {name for name, _, _ in model._native.states()}
         self._found = [constant for constant in found if constant[0] not in changed]
         self._values = [None if value is None else value.detach().clone() for value in self._held(module, tree)]
+        self._kept = Kept(tree.caches)
 
     def _held(self, module: torch.nn.Module, tree: Tree) -> list[Any]:
         if not self._found:
@@ -61,7 +64,9 @@ class Constants:
         return found.hexdigest()
 
     def are_current(self, module: torch.nn.Module, tree: Tree) -> bool:
-        """Whether the tensors that are there now have the same values."""
+        """Whether the tensors that are there now have the same values, and caches still what they had."""
+        if not self._kept.is_there():
+            return False
         pairs = zip(self._held(module, tree), self._values)
         return all(now is not None and before is not None and _is_equal(now, before) for now, before in pairs)
 
@@ -111,14 +116,21 @@ def traced(
 
     Raises ``PartitaError``: E396 for changes that no pass can repeat, E390, E391 and E415 as ``load``.
     """
-    with _export.turn(), _without_modes():
+    with _export.turn():
         for _ in range(_ROUNDS):
-            found = _from(module, args, kwargs, tree, kind, loss, keeps)
+            with _without_modes():
+                found = _from(module, args, kwargs, tree, kind, loss, keeps)
             # Code that the walk did not reach may read what is not known yet.
             new = [(code, *scope) for code, scope in found.ran.code.items() if code not in tree.code]
-            if not new:
+            known = {reading[0] for reading in tree.ran.readings}
+            asked = [reading for key, reading in found.ran.readings.items() if key not in known]
+            if not new and not asked:
                 break
-            tree = Tree(module, kind, (*tree.ran, *new), tree.also)
+            tree = Tree(module, kind, Ran((*tree.ran.code, *new), (*tree.ran.readings, *asked)), tree.also)
+            if not new and found.again is None:
+                # The same objects were reached.
+                found.tree = tree
+                break
     return found
 
 
@@ -165,7 +177,7 @@ def _without_modes() -> Iterator[None]:
     what autograd saves, such as those of activation checkpoints, are about passes, and see nothing of an export."""
     is_on = torch.is_grad_enabled()
     plain = torch.autograd.graph.saved_tensors_hooks(lambda value: value, lambda value: value)
-    with torch.inference_mode(False), torch.set_grad_enabled(is_on), plain:
+    with as_outside(), torch.set_grad_enabled(is_on), plain:
         yield
 
 
@@ -179,10 +191,11 @@ def _once(
     keeps: bool,
 ) -> Traced:
     own = kind or type(module)
-    run = module.__dict__.get("forward") or getattr(_alias(module, own), "forward")
+    plain = _plain(module, own)
+    run = module.__dict__.get("forward") or getattr(plain, "forward")
     signature = inspect.signature(run)
     if loss is not None:
-        run, signature = _with_loss(_alias(module, own), run, signature, loss, len(args))
+        run, signature = _with_loss(plain, run, signature, loss, len(args))
     watched = Watched(tree, run, keeps)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -194,9 +207,15 @@ def _once(
     if kind is not None or loss is not None:
         # The hooks of the module itself run around its passes, and not around its loss.
         members["_call_impl"] = lambda self, *args, **kwargs: self.forward(*args, **kwargs)
-    before = tree.saved()
-    with _plain_parts(module):
-        program = _export._exported(_alias(module, type(own.__name__, (own,), members)), args, kwargs)
+    before, kept = tree.saved(), Kept(tree.caches)
+    try:
+        with _plain_parts(module):
+            program = _export._exported(_alias(module, type(own.__name__, (own,), members)), args, kwargs)
+    finally:
+        drop_traced(tree.caches)
+    changed = kept.changed()
+    if changed is not None:
+        raise refuse_cached(changed)
     # PyTorch puts equal containers in the place of those that it finds.
     tree.restore(before)
     constants = _constants(program, tree)
@@ -214,6 +233,17 @@ def _once(
     return Traced(program, tree, effects, text_of(program), constants, ran=watched.ran, refused=refused)
 
 
+def _plain(module: torch.nn.Module, kind: type[torch.nn.Module]) -> Any:
+    """A module as one of the class of the user. Of a planned module it is one object for all exports: a method under
+    ``lru_cache`` has values of its own for each object."""
+    planning = module.__dict__.get("_planning")
+    if planning is None or type(module) is kind:
+        return module
+    if type(planning.plain) is not kind:
+        planning.plain = _alias(module, kind)
+    return planning.plain
+
+
 def _alias(module: torch.nn.Module, kind: type[torch.nn.Module]) -> Any:
     """Another object with the very same attributes, of a class."""
     alias = object.__new__(kind)
@@ -223,14 +253,17 @@ def _alias(module: torch.nn.Module, kind: type[torch.nn.Module]) -> Any:
 
 @contextmanager
 def _plain_parts(module: torch.nn.Module) -> Iterator[None]:
-    """A context in which planned modules inside a module are those of the user, and parameters are ``nn.Parameter``: for
-    one call, ``functional_call`` puts others in their place."""
+    """A context in which planned modules inside a module are those of the user, none is compiled, and parameters are
+    ``nn.Parameter``: for one call, ``functional_call`` puts others in their place."""
     with ExitStack() as stack:
         for part in module.modules():
+            # What torch.compile has put in the place of a call.
+            if "_compiled_call_impl" in part.__dict__:
+                stack.callback(part.__dict__.__setitem__, "_compiled_call_impl", part.__dict__.pop("_compiled_call_impl"))
             planning = part.__dict__.get("_planning")
             if planning is not None and part is not module:
                 stack.callback(setattr, part, "__class__", type(part))
-                part.__class__ = planning.kind
+                part.__class__ = planning.kind_of(part)
             for name, value in part._parameters.items():
                 if value is not None and not isinstance(value, torch.nn.Parameter):
                     stack.callback(part._parameters.__setitem__, name, value)

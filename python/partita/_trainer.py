@@ -18,6 +18,7 @@ from partita._tensors import pack, to_numpy, to_torch
 
 if TYPE_CHECKING:
     from partita._followed import Update
+    from partita._values import Values
 
 __all__ = ["Trainer"]
 
@@ -29,7 +30,8 @@ class Trainer:
     ``plan`` is a ``Plan``, a text, a dictionary from module patterns to styles, or None, which shards the batch, and over an
     axis ``fsdp`` parameters too.
     Of a model from a module, what its code and its loss read is looked at before each step: a change of an attribute, or of a
-    replaced part, counts. Values of parameters and buffers, and the mode, are those of the module as the trainer was made.
+    replaced part, counts. So do values that a program gives parameters and buffers, as long as they are those of the trainer:
+    steps train the values on the ranks, and leave the module as it is. The mode is that of the module as the trainer was made.
 
     ``optimizer`` is one of ``partita.optim``, its name, or a new ``torch.optim.SGD``, ``Adam``, ``AdamW`` or ``Adafactor``
     over parameters of the module; AdamW by default. Of PyTorch's, groups, options and learning rates are read before each
@@ -40,9 +42,9 @@ class Trainer:
     gradients are not finite. ``"mxfp8"``, ``"f8-block"`` and ``"f8-delayed"`` round the operands of matmuls to 8 bits.
 
     Raises ``PartitaError``: E055 for a model without a loss, E057 for an optimizer that a planned step cannot have or a
-    number of it out of range, E391 for hooks of gradients, which no step would run, E396 for what ``forward`` changes in each
-    call, E398 for parameters that share memory, E395 for launched processes with different weights, what the plan refuses,
-    E394 for what PyTorch cannot run.
+    number of it out of range, E391 for hooks of gradients, which no step would run, E396 for what ``forward`` changes in
+    each call, E398 for parameters that share memory, E399 (of a step) for values put over old ones of the module, E395 for
+    launched processes with different weights, what the plan refuses, E394 for what PyTorch cannot run.
     """
 
     def __init__(
@@ -93,6 +95,8 @@ class Trainer:
         if self._update is not None:
             self.model = _only(model, self._update)
         self._native: _partita.Trainer | _Lost = self._made()
+        self._named: tuple[_partita.Model, list[str], list[str]] | None = None
+        self._values = self._watched()
         # Whether a step has failed so that no other one can follow.
         self._has_failed = False
 
@@ -100,13 +104,56 @@ class Trainer:
         """New ranks with the parameters of the model."""
         return _partita.Trainer(self.model._native, self.plan, self.mesh, self._options, self._seed)
 
+    def _watched(self) -> Values | None:
+        """The values of the module that the model came from, which programs may change."""
+        module, taken = self.model._module, self._whole._taken
+        if module is None or taken is None:
+            return None
+        from partita._values import Values
+
+        return Values(module, self._names()[0], taken.tree)
+
+    def _reset_states(self) -> None:
+        """States that a program has taken out of an optimizer of PyTorch begin anew."""
+        names = [] if self._followed is None else self._followed.cleared(self.steps)
+        for name in names:
+            self._left = {state: value for state, value in self._left.items() if not state.endswith(f".{name}")}
+        held = set(self._native.names()) if names else set()
+        for state in [f"optimizer.momentum_buffer.{name}" for name in names]:
+            if state in held:
+                kind, shape, data = self._native.get(state)
+                self._native.set(state, (kind, list(shape), data * 0))
+        if names and self._followed is not None:
+            self._followed.mark()
+
+    def _names(self) -> tuple[list[str], list[str]]:
+        """The parameters and buffers that the ranks have values of, and those of them that steps change."""
+        native, module = self.model._native, self.model._module
+        if self._named is None or self._named[0] is not native:
+            trained, states = ([name for name, _, _ in found] for found in (native.parameters(), native.states()))
+            frozen = set() if module is None else {name for name, _ in module.named_parameters(remove_duplicate=False)}
+            self._named = native, trained + states, trained + [name for name in states if name not in frozen]
+        return self._named[1], self._named[2]
+
+    def _take_values(self) -> None:
+        """What a program has put into the module goes to the ranks."""
+        if self._values is not None and self._whole._taken is not None and not isinstance(self._native, _Lost):
+            self._values.take(self._names()[0], self._whole._taken.tree, self._native)
+
+    def _fall_behind(self, names: list[str]) -> None:
+        """The module has not the values of these names that the ranks have now."""
+        if self._values is not None:
+            self._values.fall_behind(names)
+
     def _follow(self) -> None:
         """Plans the step again if the code of the module, what it reads, or the optimizer of PyTorch has changed by more than
         its learning rates. Parameters, states and steps stay."""
         if isinstance(self._native, _Lost):
             return
         whole = self._whole if self._whole._taken is None else self._whole._taken.followed(self._whole)
-        update = None if self._followed is None else self._followed.read()
+        taken = whole._taken
+        update = None if self._followed is None else self._followed.read(None if taken is None else taken.tree)
+        self._reset_states()
         is_same = whole is self._whole or _text(whole) == _text(self._whole)
         if is_same and (update is None or self._update is None or update.groups == self._update.groups):
             self._whole, self._update = whole, update
@@ -147,6 +194,7 @@ class Trainer:
         for an index that PyTorch refuses; E427 after Ctrl-C.
         """
         self._follow()
+        self._take_values()
         types = self.model.inputs
         given = named_inputs(self.model, batch).items()
         packed = [(name, pack(value, types[name][0] if name in types else None)) for name, value in given]
@@ -163,8 +211,10 @@ class Trainer:
                 # The ranks stopped in the middle of a step. Their folder of checkpoints is free again.
                 self._native = _Lost(steps)
             raise
+        self._fall_behind(self._names()[1])
         if self._followed is not None:
             self._followed.stepped()
+            self._followed.mark()
         return loss
 
     @property
@@ -227,6 +277,7 @@ class Trainer:
         missing = [name for name in names if name not in values]
         if missing:
             raise KeyError(f"missing: {', '.join(missing)}")
+        self._fall_behind(names)
         for name in names:
             self._native.set(name, pack(values[name]))
 
@@ -242,18 +293,32 @@ class Trainer:
 
         Raises ``PartitaError``: E315 if it cannot be written, E330 and E331 if it belongs to another run.
         """
-        return pathlib.Path(self._native.save(folder, keep))
+        from partita import _left
 
-    def load(self, folder: str | os.PathLike[str], keep: int = 2) -> None:
+        path = pathlib.Path(self._native.save(folder, keep))
+        _left.save(path, self._left)
+        return path
+
+    def load(self, folder: str | os.PathLike[str], keep: int = 2, changed: bool = False) -> list[str]:
         """Continues from a checkpoint, or from the newest one of a folder, made on any mesh and under any plan. A
         trainer whose step was interrupted or has failed goes on from there. A folder that another trainer writes to is only
-        read: save to another one.
+        read: save to another one. Of a model that computes something else on inputs of the same types, or of an optimizer
+        with another rule, it is refused, although the tensors are the same, unless ``changed`` is true. Returns what differs
+        or could not be compared, a line for each of it.
 
-        Raises ``PartitaError``: E311 to E313 if it cannot be read, E314 with a table if it is of another model.
+        Raises ``PartitaError``: E311 to E313 if it cannot be read, E314 with a table if it is of other tensors, E317 if it is
+        of another model or rule.
         """
         if self._has_failed or isinstance(self._native, _Lost):
             self._native, self._has_failed = self._made(), False
-        self._native.load(folder, keep)
+        self._fall_behind(list(self._names()[0]))
+        from partita import _left
+
+        notes = self._native.load(folder, keep, changed)
+        self._left = _left.load(folder, self.steps)
+        if self._followed is not None:
+            self._followed.loaded()
+        return notes
 
     def __repr__(self) -> str:
         return f"Trainer({self.model!r} on {self.mesh}, {self.steps} steps)"

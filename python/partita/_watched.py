@@ -30,11 +30,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from partita._code import attributes_of, globals_of, is_installed, is_library, modules_of, names_in, nested, queries
+from partita._code import Ran, attributes_of, globals_of, is_cache, is_installed, is_library, modules_of, names_in, nested, queries
 
 LARGE = 4096
 
-_PLAIN = (type(None), bool, int, str, bytes, type(Ellipsis), torch.dtype, torch.device, torch.layout, torch.memory_format)
+PLAIN = (type(None), bool, int, str, bytes, type(Ellipsis), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType, types.MethodType, type, types.ModuleType)
 # Attributes that a module has from the start, and those of them that its forward pass reads. Most are empty.
 _TENSORS = ("_parameters", "_buffers", "_modules")
@@ -46,10 +46,6 @@ _DEEPEST = 100
 _HOLDERS = ("argparse", "collections", "configparser", "optparse")
 # The function in a method of a class, a property, a cached property, a method with defaults.
 _INNER = ("__func__", "fget", "func")
-
-RanCode = tuple[types.CodeType, dict[str, Any], dict[str, Any]]
-"""Code that ran, with its globals and the values of its free variables."""
-
 
 class Same:
     """An object that counts by its identity."""
@@ -171,9 +167,9 @@ class _Globals:
 class Tree:
     """What was reached from a module, or from any value."""
 
-    def __init__(self, root: Any, kind: type | None = None, ran: tuple[RanCode, ...] = (), also: Any = None) -> None:
+    def __init__(self, root: Any, kind: type | None = None, ran: Ran = Ran(), also: Any = None) -> None:
         """``kind`` is the class of the user of a planned module: its own hooks run around its passes, and do not count.
-        ``ran`` is code that its forward pass runs, and that no walk reaches. ``also`` is walked too: a loss."""
+        ``ran`` is what its forward pass runs and asks for, and that no walk reaches. ``also`` is walked too: a loss."""
         self.holders: list[Holder] = []
         self.tensors: list[torch.Tensor] = []
         """Each tensor once, in the order in which they were reached."""
@@ -183,6 +179,8 @@ class Tree:
         """Objects that count by their identity, with where they are."""
         self.code: set[types.CodeType] = set()
         """What was followed."""
+        self.caches: list[Any] = []
+        """Functions under ``functools.lru_cache``."""
         self.ran, self.also = ran, also
         self._root, self._kind = root, kind
         self._numbers: dict[int, int] = {}
@@ -201,8 +199,9 @@ class Tree:
         self._owned: list[Any] = []
         self._depth = 0
         described = [self._described(root, ""), self._described(also, "loss")]
-        described += [self._described(free, code.co_name) for code, _, free in ran]
-        described += [self._of_names_in(code, outer, list(free.values())) for code, outer, free in ran]
+        described += [self._described(free, code.co_name) for code, _, free in ran.code]
+        described += [self._of_names_in(code, outer, list(free.values())) for code, outer, free in ran.code]
+        described += [self._of_answer(ask, place) for _, place, ask in ran.readings]
         self.key = Key((tuple(described), self._tensors()))
         self._pointers = [*map(torch.Tensor.data_ptr, self._with_memory)]
         self._flags = [value.requires_grad for value in self.tensors]
@@ -257,7 +256,7 @@ class Tree:
 
     def _described(self, value: Any, place: str) -> Any:
         kind = type(value)
-        if isinstance(value, _PLAIN):
+        if isinstance(value, PLAIN):
             return (kind, value)
         if isinstance(value, (float, complex)):
             return (kind, repr(value))
@@ -308,6 +307,8 @@ class Tree:
         elif isinstance(value, (weakref.ref, contextvars.ContextVar)):
             ask = value if isinstance(value, weakref.ref) else functools.partial(value.get, None)
             found.append(self._of_answer(ask, place))
+        elif is_cache(value):
+            found += [Same(value), self._of_cache(value, place)]
         elif isinstance(getattr(value, "__wrapped__", None), types.FunctionType):
             found += [Same(value), self._described(value.__wrapped__, place)]
         elif len(found) == 1:
@@ -381,6 +382,13 @@ class Tree:
         value = ask()
         self._asked.append((ask, value))
         return self._described(value, place)
+
+    def _of_cache(self, cache: Any, place: str) -> Any:
+        """The function that a cache is around. Which values the cache has is not a part of the walk: see ``partita._cached``."""
+        inner = cache.__wrapped__
+        if not is_installed(getattr(inner, "__module__", None)):
+            self.caches.append(cache)
+        return self._described(inner, place)
 
     def _of_names(self, target: Any, names: tuple[str, ...], place: str) -> list[Any]:
         self._read(target, names)
@@ -459,6 +467,8 @@ class Tree:
                 self._hold(Holder(base.__name__, base, tuple(plain)))
             plain += [name for name, value in list(vars(base).items()) if _is_descriptor(value)]
             found += [(name, self._described(vars(base)[name], f"{base.__name__}.{name}")) for name in plain]
+            methods = [getattr(value, "__func__", value) for value in list(vars(base).values())]
+            found += [self._described(value, base.__name__) for value in methods if is_cache(value)]
         called, waiting = set(), ["forward", "__call__", "__getattr__"]
         while waiting:
             name = waiting.pop()
@@ -545,7 +555,7 @@ def _is_plain_holder(value: Any) -> bool:
 
 def _is_same(now: Any, before: Any) -> bool:
     """Whether a call answers as before: by identity, and plain values by value."""
-    return now is before or (isinstance(now, (*_PLAIN, float, dict, tuple)) and type(now) is type(before) and bool(now == before))
+    return now is before or (isinstance(now, (*PLAIN, float, dict, tuple)) and type(now) is type(before) and bool(now == before))
 
 
 def _attributes(value: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import queue
+import re
 import shutil
 import signal
 import socket
@@ -27,6 +28,8 @@ from partita._launched import report_of
 
 # How long the others have to end by themselves when one has failed.
 _GRACE_S = 2.0
+# The folder of a launch is called by this and the id of its process.
+_FOLDER = "partita-launch-"
 # Seconds between two checks for a rank that has failed.
 _LOOK_S = 0.1
 
@@ -51,7 +54,8 @@ def launch(command: Sequence[str], count: int, port: int | None = None) -> int:
     """Runs a command in ``count`` processes; returns 0, or the exit code of the first that failed (130 for Ctrl-C)."""
     # Mapped files are fastest in memory, where the system has a place for them.
     memory = "/dev/shm" if os.path.isdir("/dev/shm") and "TMPDIR" not in os.environ else None
-    folder = tempfile.mkdtemp(prefix="partita-launch-", dir=memory)
+    _remove_leftovers(memory or tempfile.gettempdir())
+    folder = tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-", dir=memory)
     ended: queue.Queue[int] = queue.Queue()
     processes: list[subprocess.Popen[bytes]] = []
     readers: list[threading.Thread] = []
@@ -78,6 +82,21 @@ def launch(command: Sequence[str], count: int, port: int | None = None) -> int:
         for process in processes:
             _signal(process, signal.SIGKILL)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_leftovers(parent: str) -> None:
+    """Removes the folders of launches of this user that were killed before they could."""
+    for entry in os.scandir(parent):
+        found = re.match(rf"{_FOLDER}(\d+)(-|$)", entry.name)
+        try:
+            if not found or not entry.is_dir(follow_symlinks=False) or entry.stat().st_uid != os.geteuid():
+                continue
+            os.kill(int(found.group(1)), 0)
+        except ProcessLookupError:
+            shutil.rmtree(entry.path, ignore_errors=True)
+        except OSError:
+            # It has gone, or its process is that of another user.
+            pass
 
 
 def _wait(

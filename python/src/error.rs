@@ -1,5 +1,6 @@
 //! Diagnostics as the exception `partita.PartitaError`.
 
+use crate::running::check_process;
 use partita_base::Diagnostic;
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
@@ -32,6 +33,7 @@ pub fn detached<T: Send>(
     py: Python<'_>,
     work: impl FnOnce() -> partita_base::Result<T> + Send,
 ) -> PyResult<T> {
+    check_process().or_raise(py)?;
     py.detach(work).map_err(|diagnostic| raised(py, &diagnostic))
 }
 

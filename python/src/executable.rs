@@ -6,7 +6,7 @@ use crate::mesh::Mesh;
 use crate::model::Model;
 use crate::plan::Plan;
 use crate::profiler;
-use crate::running::Watched;
+use crate::running::{OfProcess, Watched};
 use crate::tensors::{Batch, Given, Returned, returned};
 use crate::trainer::prepare;
 use partita::PlannedStep;
@@ -25,7 +25,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A planned pass in memory.
 #[pyclass(frozen, module = "partita._partita")]
 pub struct Executable {
-    step: Mutex<PlannedStep>,
+    step: OfProcess<PlannedStep>,
     inputs: Vec<String>,
     watched: Watched,
     leases: Leases,
@@ -44,7 +44,7 @@ const GRADIENTS: &str = "";
 
 impl Executable {
     fn locked(&self) -> MutexGuard<'_, PlannedStep> {
-        self.step.lock().unwrap_or_else(PoisonError::into_inner)
+        self.step.lock()
     }
 
     /// Runs a pass on global inputs, and returns the outputs of these names, and then those that are `lent`, if they can
@@ -129,7 +129,7 @@ impl Executable {
         })?;
         let watched = Watched::new(step.train_loop.runner().interrupter());
         let (leases, lent) = (Leases::default(), Mutex::default());
-        Ok(Executable { step: Mutex::new(step), inputs, watched, leases, lent })
+        Ok(Executable { step: OfProcess::new(step), inputs, watched, leases, lent })
     }
 
     /// The names of the inputs that each run is fed. A state is among them if no output replaces it.

@@ -7,6 +7,7 @@
 
 use crate::error::{OrRaise, detached};
 use crate::mesh::{Described, Dims, Mesh, described, layout};
+use crate::running::OfProcess;
 use crate::tensors::{Given, Returned, dtype, returned};
 use indexmap::IndexMap;
 use partita::execution::{CpuStep, stages};
@@ -20,13 +21,13 @@ use partita_schedule::{Built, open_without_kernels};
 use partita_spmd::{Options, Partitioned, partition};
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 /// A planned program in memory.
 #[pyclass(frozen, module = "partita._partita")]
 pub struct Placed {
     built: Built,
-    runner: Mutex<Runner>,
+    runner: OfProcess<Runner>,
 }
 
 /// One rank's tensor from Python: element type, shape, bytes.
@@ -134,7 +135,7 @@ fn partitioned(
 
 impl Placed {
     fn locked(&self) -> MutexGuard<'_, Runner> {
-        self.runner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.runner.lock()
     }
 
     fn partitioned(&self) -> &Partitioned {
@@ -225,7 +226,7 @@ impl Placed {
             let lowering = LowerOptions { guard: false, ..LowerOptions::default() };
             let set = lower_stages(&stages(&built), &lowering, &options.cpu)?;
             let world = options.world(&set)?;
-            Ok(Placed { built, runner: Mutex::new(Runner::new(set, world, options)?) })
+            Ok(Placed { built, runner: OfProcess::new(Runner::new(set, world, options)?) })
         })
     }
 

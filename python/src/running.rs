@@ -1,13 +1,13 @@
 //! How programs run in this process: alone or as one of several, and until Ctrl-C.
 
-use crate::error::raised;
+use crate::error::{OrRaise, raised};
 use partita::session::Execution;
-use partita_base::Result;
+use partita_base::{Diagnostic, Result};
 use partita_cli::commands::launch;
 use partita_runtime::{Interrupter, RunnerOptions};
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 /// The place of this process among those of `python -m partita.launch`, once it is known. A process joins the others once.
@@ -25,6 +25,50 @@ pub fn options(ranks: usize) -> Result<RunnerOptions> {
     };
     let Execution { workers, processes, .. } = execution;
     Ok(RunnerOptions { workers, processes, ..RunnerOptions::default() })
+}
+
+/// The process that runs programs: the one that was the first to ask for it.
+static PROCESS: OnceLock<u32> = OnceLock::new();
+
+/// E433 in a process that was forked from the one that runs programs: its threads do not exist here.
+pub fn check_process() -> Result<()> {
+    let (first, own) = (*PROCESS.get_or_init(std::process::id), std::process::id());
+    if own == first {
+        return Ok(());
+    }
+    Err(Diagnostic::new("E433", "a forked child cannot run the programs of its parent")
+        .expected(format!("process {first}, which has the threads of the ranks"))
+        .found(format!("process {own}"))
+        .help("start workers with multiprocessing.get_context(\"spawn\"), as with DataLoader(.., multiprocessing_context=\"spawn\"), \
+               or call trainers and built modules in the parent alone"))
+}
+
+/// What has threads and files, such as the programs of a step. A forked child has copies of neither: it leaves them alone when
+/// it ends.
+pub struct OfProcess<T> {
+    value: Option<Mutex<T>>,
+    process: u32,
+}
+
+impl<T> OfProcess<T> {
+    /// Made by this process.
+    pub fn new(value: T) -> OfProcess<T> {
+        OfProcess { value: Some(Mutex::new(value)), process: std::process::id() }
+    }
+
+    /// For this thread alone.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        let value = self.value.as_ref().expect("a value until it is dropped");
+        value.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Drop for OfProcess<T> {
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            std::mem::forget(self.value.take());
+        }
+    }
 }
 
 /// How often a long run looks for Ctrl-C.
@@ -49,6 +93,7 @@ impl Watched {
     /// Runs `work`, which runs the step, without the interpreter lock. Raises its diagnostic, or `KeyboardInterrupt` if
     /// that came, or what another handler of a signal raises; the step then fails with E427 from there on.
     pub fn run<T: Send>(&self, py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
+        check_process().or_raise(py)?;
         let begin = Instant::now();
         let result = match self.is_long.load(Ordering::Relaxed) {
             true => py.detach(|| self.watch(work))?,

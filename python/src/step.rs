@@ -5,6 +5,7 @@ use crate::error::{OrRaise, detached};
 use crate::mesh::Mesh;
 use crate::plan::Plan;
 use crate::program::Program;
+use crate::running::OfProcess;
 use crate::schedule::Report;
 use crate::tensors::{Batch, Given, Returned, Type, literal, returned, type_of};
 use indexmap::IndexMap;
@@ -24,7 +25,7 @@ use partita_schedule::tensors::{inputs_of, outputs_by_name};
 use partita_schedule::verify::{StepRunner, compare};
 use partita_schedule::{BuildOptions, Built, Differentiated, build_differentiated};
 use pyo3::prelude::*;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 /// What is known of a program beside its text, and how it is split.
 #[derive(FromPyObject)]
@@ -110,7 +111,7 @@ impl Arrived {
 /// A planned step in memory.
 #[pyclass(frozen, module = "partita._partita")]
 pub struct Step {
-    step: Mutex<PlannedStep>,
+    step: OfProcess<PlannedStep>,
     built: Built,
     /// The program as it arrived, for one device.
     whole: Graph,
@@ -128,7 +129,7 @@ fn runner() -> CpuStep {
 
 impl Step {
     fn locked(&self) -> MutexGuard<'_, PlannedStep> {
-        self.step.lock().unwrap_or_else(PoisonError::into_inner)
+        self.step.lock()
     }
 
     /// The outputs of the program on one device and as planned, with the gradients and the loss where they are known, for
@@ -183,7 +184,7 @@ impl Step {
             };
             let names = whole.inputs.iter().map(ty).collect();
             let (plan, mesh) = (plan.clone(), mesh.clone());
-            Ok(Step { step: Mutex::new(step), built, known, plan, mesh, options, names, whole })
+            Ok(Step { step: OfProcess::new(step), built, known, plan, mesh, options, names, whole })
         })
     }
 

@@ -6,10 +6,11 @@ use crate::mesh::Mesh;
 use crate::model::{Model, Source};
 use crate::plan::Plan;
 use crate::profiler;
-use crate::running::{self, Watched};
+use crate::running::{self, OfProcess, Watched};
 use crate::tensors::{Batch, Given, Returned, literal, returned};
 use partita::PlannedStep;
 use partita::execution::{CpuStep, tensor_data};
+use partita::resume::{NO_MANIFEST, Origin};
 use partita::run_files::Saved;
 use partita_base::{Diagnostic, Result};
 use partita_ir::{Literal, Registry};
@@ -18,23 +19,24 @@ use partita_runtime::checkpoint::{FileStorage, RunFolder, run_folder};
 use partita_schedule::{Built, Tools, build, check_effects};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 /// A planned training step in memory.
 #[pyclass(frozen, module = "partita._partita")]
 pub struct Trainer {
-    step: Mutex<PlannedStep>,
+    step: OfProcess<PlannedStep>,
     /// Where it saves: the folder of the last save or load.
-    folder: Mutex<Option<RunFolder>>,
+    folder: OfProcess<Option<RunFolder>>,
+    /// What its checkpoints say of the model and the rule.
+    origin: Origin,
     notes: Vec<String>,
     watched: Watched,
 }
 
 impl Trainer {
     fn locked(&self) -> MutexGuard<'_, PlannedStep> {
-        self.step.lock().unwrap_or_else(PoisonError::into_inner)
+        self.step.lock()
     }
 }
 
@@ -75,8 +77,9 @@ impl Trainer {
             check_effects(&built)?;
             Ok((prepare(&built, &source, seed, true)?, built.notes))
         })?;
+        let origin = Origin::of(&model.source.model.forward, &options.step);
         let watched = Watched::new(step.train_loop.runner().interrupter());
-        Ok(Trainer { step: Mutex::new(step), folder: Mutex::new(None), notes, watched })
+        Ok(Trainer { step: OfProcess::new(step), folder: OfProcess::new(None), origin, notes, watched })
     }
 
     /// One step on a global batch, with a learning rate for each group of parameters; returns the loss.
@@ -101,8 +104,8 @@ impl Trainer {
                 set(&mut own, name, &other_step.parameter(name)?)?;
             }
             own.train_loop.set_steps_taken(other_step.train_loop.steps_taken());
-            let mut folder = other.folder.lock().unwrap_or_else(PoisonError::into_inner);
-            *self.folder.lock().unwrap_or_else(PoisonError::into_inner) = folder.take();
+            let mut folder = other.folder.lock();
+            *self.folder.lock() = folder.take();
             Ok(())
         })
     }
@@ -147,23 +150,28 @@ impl Trainer {
     /// Saves parameters, states and the number of steps in a folder of checkpoints; returns the folder of the checkpoint.
     fn save(&self, py: Python<'_>, path: PathBuf, keep: usize) -> PyResult<PathBuf> {
         detached(py, || {
-            let mut folder = self.folder.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut folder = self.folder.lock();
             if folder.as_ref().is_none_or(|open| open.path() != path) {
                 *folder = Some(RunFolder::create(&path, keep)?);
             }
-            let checkpoint = self.locked().train_loop.checkpoint(BTreeMap::new())?;
+            let checkpoint = self.locked().train_loop.checkpoint(self.origin.metadata())?;
             folder.as_ref().expect("just opened").save(&FileStorage, checkpoint)
         })
     }
 
     /// Continues from a checkpoint, or from the newest one of a folder, made on any mesh. Later saves to that folder follow it.
-    fn load(&self, py: Python<'_>, path: PathBuf, keep: usize) -> PyResult<()> {
+    /// With `changed` its model and rule may be others, of the same tensors; returns what differs, a line for each of it.
+    fn load(&self, py: Python<'_>, path: PathBuf, keep: usize, changed: bool) -> PyResult<Vec<String>> {
         detached(py, || {
             let saved = Saved::at(&path)?;
             let path = saved.path.clone();
             let at = |error: Box<Diagnostic>| error.at(path.display().to_string());
+            let mut lines = self.origin.compare(saved.opened().meta(), changed).map_err(at)?;
+            if !saved.opened().has_manifest() {
+                lines.push(NO_MANIFEST.to_string());
+            }
             self.locked().train_loop.resume(saved.opened()).map_err(at)?;
-            let mut folder = self.folder.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut folder = self.folder.lock();
             if let Some(run) = run_folder(&path) {
                 // A folder is open once.
                 *folder = None;
@@ -174,7 +182,7 @@ impl Trainer {
                     Err(error) => return Err(error),
                 };
             }
-            Ok(())
+            Ok(lines)
         })
     }
 

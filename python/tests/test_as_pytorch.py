@@ -110,15 +110,16 @@ def test_a_trainer_leaves_alone_what_the_loss_does_not_depend_on():
     model = partita.load(module, (X, Y), loss=lambda outputs, y: F.mse_loss(outputs[0], y))
     assert sorted(model.parameters) == ["layer.bias", "layer.weight"]
     trainer = partita.Trainer(model, None, "dp=2", partita.optim.AdamW(lr=0.1, weight_decay=0.5))
-    optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, weight_decay=0.5)
+    beside = copy.deepcopy(module)
+    optimizer = torch.optim.AdamW(beside.parameters(), lr=0.1, weight_decay=0.5)
     for _ in range(3):
-        loss = F.mse_loss(module(X)[0], Y)
+        loss = F.mse_loss(beside(X)[0], Y)
         assert trainer.step((X, Y)) == pytest.approx(loss.item(), rel=1e-5)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     for name, value in trainer.state_dict().items():
-        torch.testing.assert_close(value, module.state_dict()[name], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(value, beside.state_dict()[name], rtol=1e-4, atol=1e-4)
 
 
 def groups_of(module):
@@ -286,3 +287,117 @@ def test_names_and_numbers_of_the_surfaces_are_checked_at_once():
     with nvfuser.FusionDefinition() as fd:
         fd.add_output(fd.ops.relu(fd.from_pytorch(X)))
     assert repr(fd) == "FusionDefinition(1 inputs, 2 statements, 1 outputs)"
+
+
+def refused_loss(found, expected):
+    difference = found - expected
+    return torch.linalg.svdvals(difference).sum()  # the line of this loss
+
+
+def refused_part(x):
+    return torch.linalg.svdvals(x)  # the line of this function
+
+
+class Refuses(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, x):
+        return refused_part(self.layer(x))  # the line of this module
+
+
+def hooked():
+    module = nn.Sequential(nn.Linear(8, 4))
+    module[0].register_forward_hook(lambda *given: refused_part(given[2]))
+    return module
+
+
+@pytest.mark.parametrize(
+    "make, loss, line",
+    [
+        (lambda: nn.Linear(8, 4), refused_loss, "the line of this loss"),
+        (lambda: nn.Linear(8, 4), lambda a, _: refused_part(a).sum(), "the line of this function"),
+        (Refuses, lambda a, _: a.sum(), "the line of this module"),
+        (hooked, lambda a, _: a.sum(), "the line of this function"),
+    ],
+)
+def test_an_op_that_is_refused_is_named_with_the_line_of_the_user(make, loss, line):
+    error = refusal(lambda: partita.load(make(), (X, Y), loss=loss))
+    with open(__file__, encoding="utf-8") as file:
+        number = 1 + next(place for place, text in enumerate(file) if f"  # {line}" in text)
+    assert error.code == "E355" and f"test_as_pytorch.py:{number}" in str(error), error
+
+
+@pytest.mark.parametrize("kind, shape", [(nn.BatchNorm1d, (6, 4)), (nn.BatchNorm1d, (6, 4, 3)), (nn.BatchNorm2d, (6, 4, 3, 2))])
+def test_a_batch_norm_that_averages_over_all_batches(kind, shape):
+    torch.manual_seed(0)
+    module = nn.Sequential(kind(4, momentum=None), nn.Tanh(), kind(4, momentum=None, affine=False))
+    batches = [torch.randn(shape) * (1 + number) + number for number in range(3)]
+    built = partita.Schedule(partita.load(module, (batches[0],)), "dp=2").build()
+    trained = copy.deepcopy(module)
+    loaded = partita.load(copy.deepcopy(module), (batches[0], batches[0]), loss=F.mse_loss)
+    trainer, own = partita.Trainer(loaded, None, "dp=2", "sgd"), torch.optim.SGD(trained.parameters(), lr=partita.optim.SGD().lr)
+    for x in batches:
+        for each in (built, module):
+            each.zero_grad()
+            each(x).pow(2).sum().backward()
+        torch.testing.assert_close(built(x), module(x), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(built.state_dict(), module.state_dict(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(built[0].weight.grad, module[0].weight.grad, rtol=1e-3, atol=1e-3)
+        loss = F.mse_loss(trained(x), x)
+        own.zero_grad()
+        loss.backward()
+        own.step()
+        assert trainer.step((x, x)) == pytest.approx(loss.item(), rel=1e-4)
+        torch.testing.assert_close(trainer.state_dict(), dict(trained.state_dict()), rtol=1e-4, atol=1e-4)
+    built.eval(), module.eval()
+    torch.testing.assert_close(built(batches[1]), module(batches[1]), rtol=1e-5, atol=1e-5)
+    assert nn.modules.batchnorm._BatchNorm.forward.__module__ == "torch.nn.modules.batchnorm"
+
+
+class Around(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return torch.tanh(self.inner(x)) * 2
+
+
+@pytest.mark.parametrize("way", ["itself", "around it", "in place", "a part"])
+def test_torch_compile_leaves_a_built_module_as_it_is(way, recwarn):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 6), nn.Dropout(0.0), nn.Linear(6, 4))
+    built = partita.Schedule(partita.load(module, (X,)), "dp=2").build()
+    compiled, expected = built, module
+    if way == "itself":
+        compiled = torch.compile(built, backend="eager")
+    elif way == "around it":
+        compiled, expected = torch.compile(Around(built), backend="eager"), Around(module)
+    else:
+        (built if way == "in place" else built[0]).compile(backend="eager")
+    for scale in (0.0, 0.5):
+        for each in (module, built):
+            each.zero_grad()
+            with torch.no_grad():
+                each[0].weight.mul_(1 + scale)
+        compiled(X).pow(2).sum().backward()
+        expected(X).pow(2).sum().backward()
+        torch.testing.assert_close(compiled(X), expected(X), rtol=1e-5, atol=1e-5)
+        gradients = [[value.grad for value in each.parameters()] for each in (built, module)]
+        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+    for each in (module, built):
+        each[1].p = 1.0
+    torch.testing.assert_close(compiled(X), expected(X), rtol=1e-5, atol=1e-5)
+    assert not [str(warning.message) for warning in recwarn]
+
+
+def test_a_compiled_module_is_loaded_as_it_is():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 4))
+    module.compile(backend="eager")
+    module[0].compile(backend="eager")
+    trainer = partita.Trainer(partita.load(module, (X, Y), loss=F.mse_loss), None, "dp=2", partita.optim.SGD(lr=0.1))
+    assert trainer.step((X, Y)) == pytest.approx(F.mse_loss(module(X), Y).item(), rel=1e-5)
+    assert module._compiled_call_impl is not None and module[0]._compiled_call_impl is not None

@@ -547,6 +547,54 @@ def test_a_change_after_build_counts(mesh, name):
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
+# Parametrizations
+
+
+class Doubled(nn.Module):
+    def forward(self, weight):
+        return 2 * weight
+
+
+PARAMETRIZATIONS = {
+    "own": lambda part: nn.utils.parametrize.register_parametrization(part, "weight", Doubled()),
+    "two": lambda part: [nn.utils.parametrize.register_parametrization(part, name, Doubled()) for name in ("weight", "bias")],
+    "weight norm": lambda part: nn.utils.parametrizations.weight_norm(part),
+}
+
+
+@pytest.mark.parametrize("is_root", [True, False])
+@pytest.mark.parametrize("is_before", [True, False])
+@pytest.mark.parametrize("name", PARAMETRIZATIONS)
+def test_parametrizations_come_and_go(name, is_before, is_root):
+    torch.manual_seed(0)
+    module = nn.Linear(3, 3) if is_root else nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+
+    def part(of):
+        return of if is_root else of[0]
+
+    if is_before:
+        PARAMETRIZATIONS[name](part(module))
+    built = build(module, X)
+    close(built(X), module(X))
+    if not is_before:
+        for each in (module, built):
+            PARAMETRIZATIONS[name](part(each))
+        close(built(X), module(X))
+    twin = copy.deepcopy(built)
+    for tensor in [*list(part(module).parametrizations)]:
+        for each in (built, module):
+            nn.utils.parametrize.remove_parametrizations(part(each), tensor)
+        close(built(X), module(X))
+    assert not nn.utils.parametrize.is_parametrized(part(built)) and hasattr(built, "_planning")
+    for each in (built, module, twin):
+        each.zero_grad()
+        each(X).pow(2).sum().backward()
+    close(built.state_dict(), module.state_dict())
+    close(part(built).weight.grad, part(module).weight.grad)
+    close(twin(X), module(X))
+    assert type(part(module)) is nn.Linear and nn.utils.parametrize.is_parametrized(part(twin))
+
+
 def test_globals_classes_and_modes_count(monkeypatch):
     class Asks(Changing):
         def forward(self, x):

@@ -172,6 +172,24 @@ def test_a_run_continues_from_its_checkpoint_on_another_mesh(recorded, tmp_path)
     assert refused.value.code == "E314"
 
 
+def test_another_rule_of_equal_states_is_refused_unless_it_may_change(recorded, tmp_path):
+    model = partita.load(recorded("mlp"))
+    first = partita.Trainer(model, None, "dp=2", "adamw")
+    first.step(batch(), lr=0.01)
+    first.save(tmp_path / "run")
+    del first
+    same = partita.Trainer(model, None, "tp=1", "adamw")
+    assert same.load(tmp_path / "run") == []
+    del same
+    other = partita.Trainer(model, None, "dp=2", "adam")
+    with pytest.raises(partita.PartitaError) as refused:
+        other.load(tmp_path / "run")
+    assert refused.value.code == "E317" and "AdamW" in refused.value.expected
+    assert other.steps == 0
+    (line,) = other.load(tmp_path / "run", changed=True)
+    assert "AdamW" in line and other.steps == 1
+
+
 def test_batches_that_do_not_fit_are_refused_and_change_nothing(recorded):
     trainer = partita.Trainer(partita.load(recorded("mlp")), PLAN, "tp=2")
     x, y = batch()

@@ -1,5 +1,6 @@
 """Optimizers of PyTorch in a planned step: what is accepted trains as PyTorch does, all else is refused by name."""
 
+import collections
 import copy
 
 import pytest
@@ -280,6 +281,101 @@ def test_states_and_rates_that_the_ranks_would_not_use_are_refused():
     optimizer.param_groups[0]["lr"] = "x"
     with pytest.raises(partita.PartitaError, match="E057.*no number"):
         trainer.step(second)
+
+
+MOMENTUM = ACCEPTED["SGD"]
+
+CLEARED = {
+    "clear": lambda m, o: o.state.clear(),
+    "another dictionary": lambda m, o: setattr(o, "state", collections.defaultdict(dict)),
+    "one parameter": lambda m, o: o.state.pop(m.a.weight),
+    "the states of a new optimizer": lambda m, o: o.load_state_dict(MOMENTUM(m).state_dict()),
+}
+
+
+@pytest.mark.parametrize("name", CLEARED)
+def test_states_that_are_cleared_begin_anew(name):
+    def change(step, module, optimizer):
+        if step in (2, 3):
+            CLEARED[name](module, optimizer)
+
+    compare(MOMENTUM, change, mesh="fsdp=2", plan={"**": "fsdp"}, steps=5)
+
+
+def test_states_of_a_frozen_parameter_are_cleared_too():
+    def change(step, module, optimizer):
+        module.a.requires_grad_(step != 2)
+        if step == 2:
+            optimizer.state.clear()
+
+    compare(MOMENTUM, change, steps=5)
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "Adafactor"])
+def test_a_rule_that_counts_steps_does_not_begin_anew(name):
+    module = net()
+    optimizer = ACCEPTED[name](module)
+    trainer = partita.Trainer(loaded(module), None, "dp=2", optimizer)
+    first, second, _ = batches(3)
+    optimizer.state.clear()
+    trainer.step(first)
+    optimizer.state.clear()
+    for _ in range(2):
+        with pytest.raises(partita.PartitaError, match="E057.*cleared after 1 steps"):
+            trainer.step(second)
+
+
+def test_states_of_an_older_step_are_refused():
+    module = net()
+    optimizer = MOMENTUM(module)
+    trainer = partita.Trainer(loaded(module), None, "dp=2", optimizer)
+    first, second, third = batches(3)
+    trainer.step(first)
+    saved = optimizer.state_dict()
+    trainer.step(second)
+    optimizer.load_state_dict(saved)
+    with pytest.raises(partita.PartitaError, match="E057.*the states of a state_dict"):
+        trainer.step(third)
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_checkpoint_has_the_states_of_frozen_parameters(is_new, tmp_path):
+    module = net()
+    beside = copy.deepcopy(module)
+    optimizer, own = MOMENTUM(module), MOMENTUM(beside)
+    trainer = partita.Trainer(loaded(module), None, "dp=2", optimizer)
+    rows = batches(6)
+    for step, (x, y) in enumerate(rows):
+        for each in (module, beside):
+            each.a.requires_grad_(step not in (2, 3))
+        if step == 3:
+            trainer.save(tmp_path / "run")
+            if is_new:
+                module = net()
+                module.a.requires_grad_(False)
+                trainer = partita.Trainer(loaded(module), None, "fsdp=2", MOMENTUM(module))
+            else:
+                # Steps that the checkpoint does not know of.
+                module.a.requires_grad_(True)
+                trainer.step(rows[0])
+                module.a.requires_grad_(False)
+                trainer.step(rows[1])
+            trainer.load(tmp_path / "run")
+        own.zero_grad()
+        loss = F.mse_loss(beside(x), y)
+        loss.backward()
+        own.step()
+        assert trainer.step((x, y)) == pytest.approx(loss.item(), rel=1e-5)
+
+
+def test_unchanged_groups_are_read_from_names_that_are_known(monkeypatch):
+    module = net()
+    trainer = partita.Trainer(loaded(module), None, "dp=2", MOMENTUM(module))
+    first, second, third = batches(3)
+    trainer.step(first)
+    monkeypatch.setattr(nn.Module, "named_parameters", None)
+    trainer.step(second)
+    assert trainer.lr == 0.1
 
 
 class Leaky(nn.Module):

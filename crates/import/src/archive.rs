@@ -4,7 +4,8 @@
 //! PyTorch writes each payload at a multiple of 64 bytes and without compression, so that it can be
 //! mapped. Its local headers have no sizes; only the central directory has. A name that leaves the
 //! archive, two entries with one name, entries that overlap and encryption do not occur in such a
-//! file, and are refused. `np.savez_compressed` deflates entries; a `.pt2` file never does.
+//! file, and are refused. `np.savez_compressed` deflates entries; a `.pt2` file never does. The checksum (CRC-32) of every
+//! entry that is read is compared; headers have none.
 
 use crate::Limits;
 use crate::limits::exceeded;
@@ -25,6 +26,23 @@ pub struct Entry {
     pub place: Range<usize>,
     /// The number of bytes that the payload expands to, as the archive claims; `None` if it is not compressed.
     pub size: Option<usize>,
+    /// The CRC-32 of what it expands to.
+    pub checksum: u32,
+}
+
+impl Entry {
+    /// E351 unless the checksum is that of `contents`, what the payload expands to.
+    pub fn check(&self, name: &str, contents: &[u8]) -> Result<()> {
+        let found = crc32fast::hash(contents);
+        if found == self.checksum {
+            return Ok(());
+        }
+        Err(Diagnostic::new("E351", format!("the entry `{name}` of the archive is damaged"))
+            .at(name)
+            .expected(format!("{} bytes of checksum {:08x} (CRC-32)", contents.len(), self.checksum))
+            .found(format!("checksum {found:08x}"))
+            .help("save the file again, or copy it again"))
+    }
 }
 
 /// What the payloads of an archive may be.
@@ -187,11 +205,15 @@ impl Archive {
                 return Err(damaged(format!("`{name}` has another name in its own header")));
             }
             taken.push((header..end, name.clone()));
+            let checksum = u32_at(bytes, at + 16)? as u32;
             let expanded = is_deflated.then(|| usize::try_from(size).unwrap_or(usize::MAX));
-            if entries.insert(name.clone(), Entry { place: start..end, size: expanded }).is_some() {
+            if entries.insert(name.clone(), Entry { place: start..end, size: expanded, checksum }).is_some() {
                 return Err(damaged(format!("two entries named `{name}`")));
             }
             at = next;
+        }
+        if at != place.end {
+            return Err(damaged("a central directory with more entries than it says"));
         }
         taken.sort_by_key(|(place, _)| (place.start, place.end));
         match taken.windows(2).find(|pair| pair[1].0.start < pair[0].0.end) {
@@ -210,8 +232,16 @@ impl Archive {
         self.entries.iter().map(|(name, entry)| (name.as_str(), entry))
     }
 
-    /// Where the payload of an entry is in the file.
-    pub fn place(&self, name: &str) -> Option<Range<usize>> {
-        self.entries.get(name).map(|entry| entry.place.clone())
+    /// Whether there is an entry with this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.entries.contains_key(name)
+    }
+
+    /// Where the payload of an entry that is not compressed is in the file, after comparing its checksum. E351 if that
+    /// differs.
+    pub fn place(&self, bytes: &[u8], name: &str) -> Result<Option<Range<usize>>> {
+        let Some(entry) = self.entries.get(name) else { return Ok(None) };
+        entry.check(name, &bytes[entry.place.clone()])?;
+        Ok(Some(entry.place.clone()))
     }
 }

@@ -51,8 +51,11 @@ pub fn npz(bytes: Bytes, limits: &Limits) -> Result<IndexMap<String, Tensor>> {
             return Err(malformed(&format!("`{name}`"), "an entry that is no `.npy` file"));
         };
         let tensor = match entry {
-            Entry { place, size: None } => array(array_name, bytes.clone(), place.clone(), limits)?,
-            Entry { place, size: Some(size) } => {
+            Entry { place, size: None, .. } => {
+                entry.check(name, &all[place.clone()])?;
+                array(array_name, bytes.clone(), place.clone(), limits)?
+            }
+            Entry { place, size: Some(size), .. } => {
                 inflated += size;
                 let most = limits.inflated_bytes.min(place.len().saturating_mul(MOST_EXPANSION));
                 if inflated > limits.inflated_bytes || *size > most {
@@ -64,6 +67,7 @@ pub fn npz(bytes: Bytes, limits: &Limits) -> Result<IndexMap<String, Tensor>> {
                 if values.len() != *size {
                     return Err(malformed(&format!("`{name}`"), format!("{} bytes of {size}", values.len())));
                 }
+                entry.check(name, &values)?;
                 npy(array_name, Arc::new(values), limits)?
             }
         };

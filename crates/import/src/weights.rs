@@ -87,11 +87,14 @@ impl Weights {
     /// the file. The files must not change while they are open.
     ///
     /// # Errors
-    /// E350 if a file cannot be read, E361 for a damaged one, E354 for an element type without
+    /// E350 if a file cannot be read, E361 for a damaged one, E351 for a damaged archive, E354 for an element type without
     /// arithmetic, E352 for a pickle, E358 if a limit is exceeded.
     pub fn open(path: &Path, limits: &Limits) -> Result<Weights> {
         let located = |mut error: Box<Diagnostic>| {
-            error.at.get_or_insert_with(|| path.display().to_string());
+            error.at = Some(match error.at.take() {
+                Some(at) => format!("{}: {at}", path.display()),
+                None => path.display().to_string(),
+            });
             error
         };
         if path.is_dir() {

@@ -1,6 +1,7 @@
-//! Ctrl-C, and the request to terminate, in a command that has something to finish; and files that grow too large.
+//! Ctrl-C, the request to terminate, and the end of the terminal, in a command that has something to finish; and files that
+//! grow too large.
 
-use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 use std::io;
 use std::sync::Arc;
@@ -14,7 +15,21 @@ pub const EXIT_CODE: u8 = 130;
 /// How often the watcher thread checks for a signal.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 
-/// Ends the process with [`EXIT_CODE`] on either signal: at once, or the second time while [`Interrupt::defer`] runs.
+/// The signals that end a run: Ctrl-C, the request to terminate, and the end of the terminal, unless `nohup` has had it
+/// ignored.
+fn ending_signals() -> impl Iterator<Item = i32> {
+    [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|&signal| signal != SIGHUP || !is_ignored(signal))
+}
+
+/// Whether this process ignores a signal, as Linux tells it: a process inherits that.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask & (1 << (signal - 1)) != 0
+}
+
+/// Ends the process with [`EXIT_CODE`] on such a signal: at once, or the second time while [`Interrupt::defer`] runs.
 pub struct Interrupt {
     /// Whether the next signal ends the process.
     at_once: Arc<AtomicBool>,
@@ -22,7 +37,7 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Takes over both signals for the rest of the process.
+    /// Takes over these signals for the rest of the process.
     ///
     /// # Errors
     /// Where the system does not allow it.
@@ -30,7 +45,7 @@ impl Interrupt {
         let interrupt = Interrupt { at_once: Arc::new(AtomicBool::new(true)), stop: Arc::default() };
         // A file beyond the limit of the process is then an error of the write, as a full disk is, and not the end.
         flag::register(SIGXFSZ, Arc::default())?;
-        for signal in [SIGINT, SIGTERM] {
+        for signal in ending_signals() {
             // They run in this order: the first signal arms what the second one finds.
             flag::register_conditional_shutdown(signal, i32::from(EXIT_CODE), interrupt.at_once.clone())?;
             flag::register(signal, interrupt.at_once.clone())?;
@@ -62,17 +77,17 @@ impl Interrupt {
     }
 }
 
-/// Both signals as requests that the command answers itself.
+/// These signals as requests that the command answers itself.
 pub struct Requests(Arc<AtomicBool>);
 
 impl Requests {
-    /// Takes over both signals for the rest of the process.
+    /// Takes over these signals for the rest of the process.
     ///
     /// # Errors
     /// If the system does not allow it.
     pub fn catch() -> io::Result<Requests> {
         let requests = Requests(Arc::default());
-        for signal in [SIGINT, SIGTERM] {
+        for signal in ending_signals() {
             flag::register(signal, requests.0.clone())?;
         }
         Ok(requests)

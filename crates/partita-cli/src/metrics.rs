@@ -131,8 +131,9 @@ fn now_s() -> f64 {
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
-    std::fs::write(&beside, text)?;
-    std::fs::rename(&beside, path)
+    std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path)).inspect_err(|_| {
+        let _ = std::fs::remove_file(&beside);
+    })
 }
 
 fn unwritable(path: &Path, flag: &str, error: &std::io::Error) -> Box<Diagnostic> {

@@ -11,7 +11,7 @@ use crate::cluster::cluster;
 use crate::feeds::BUNDLED_CORPUS;
 use crate::keys::{Key, unknown};
 use crate::models::{ModelKinds, ModelSource, Terms};
-use argument::apply_override;
+use argument::{apply_override, blame_file};
 pub use bundled::{BUNDLED, bundled};
 use partita_base::{DType, Diagnostic, Result};
 use partita_cost::Cluster;
@@ -23,6 +23,7 @@ use partita_schedule::batch_shards;
 use precision::Mixed;
 pub(crate) use precision::notes_on_halves;
 use reader::{Optional, Reader};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use toml::{Table, Value};
@@ -50,6 +51,8 @@ pub struct Config {
     pub checkpoint: CheckpointConfig,
     /// The config as one table, overrides included: what is written beside checkpoints.
     pub resolved: Table,
+    /// By `section.key`, the value of every key as TOML, or what its absence means.
+    pub values: BTreeMap<String, String>,
     /// Keys of a bundled config that were left out, in a sentence for the user.
     pub notes: Vec<String>,
 }
@@ -405,6 +408,7 @@ impl Config {
             plan,
             checkpoint,
             resolved: Table::new(),
+            values: std::mem::take(&mut reader.values),
             notes: Vec::new(),
         })
     }
@@ -486,22 +490,6 @@ fn model(kinds: &ModelKinds, reader: &mut Reader) -> Result<Arc<dyn ModelSource>
 /// `kind` in a section.
 fn kind_of<'a>(table: &'a Table, section: &str) -> Option<&'a Value> {
     table.get(section)?.get("kind")
-}
-
-/// Notes where an unknown key comes from, if it is one of the file and an override names another kind than the file.
-fn blame_file(error: Box<Diagnostic>, file: &str, changed: &[&str], before: &Table) -> Box<Diagnostic> {
-    let of = |section: &&&str| {
-        let own = before.get(**section).and_then(Value::as_table).into_iter().flat_map(Table::keys);
-        error.at.as_ref().is_some_and(|at| at.starts_with(&format!("[{section}] ")))
-            && own.into_iter().any(|key| error.message.contains(&format!("`{key}`")))
-    };
-    match changed.iter().find(of) {
-        Some(section) if error.code == "E001" => {
-            let note = format!("`{file}` holds the key; `{section}.kind` is another than there");
-            error.note(note)
-        }
-        _ => error,
-    }
 }
 
 /// A model with more layers than this is a typo.

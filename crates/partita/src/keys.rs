@@ -5,6 +5,7 @@
 //! [`Config::keys`](crate::config::Config::keys) lists them by reading an empty config.
 
 use partita_base::{Diagnostic, Result, did_you_mean};
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use toml::{Table, Value};
@@ -166,6 +167,7 @@ pub struct Section {
     name: String,
     table: Table,
     keys: Vec<Key>,
+    values: BTreeMap<String, String>,
     /// Keys that may be left unread.
     optional: Vec<String>,
 }
@@ -174,6 +176,8 @@ pub struct Section {
 pub struct Ended {
     /// The keys that were read.
     pub keys: Vec<Key>,
+    /// By `section.key`, the value of each of them as TOML, or what its absence means.
+    pub values: BTreeMap<String, String>,
     /// Optional keys of the table that were not read: `section.key`.
     pub left_out: Vec<String>,
 }
@@ -186,7 +190,8 @@ impl Section {
             Some(Value::Table(table)) => table,
             Some(other) => return Err(wrong(name, "a table", &other)),
         };
-        Ok(Section { name: name.to_string(), table, keys: Vec::new(), optional: Vec::new() })
+        let (keys, values) = (Vec::new(), BTreeMap::new());
+        Ok(Section { name: name.to_string(), table, keys, values, optional: Vec::new() })
     }
 
     /// Lets these keys be left unread.
@@ -208,7 +213,10 @@ impl Section {
     /// The value of a key, if there is one; `absent` says what its absence means. E002 for a value of another type.
     pub fn find<T: Setting>(&mut self, key: &str, absent: &str, about: &'static str) -> Result<Option<T>> {
         let Some(value) = self.raw(key, T::TAKES, absent, about) else { return Ok(None) };
-        T::read(&value).map(Some).map_err(|found| wrong(&self.full(key), T::EXPECTED, found))
+        let read = T::read(&value).map_err(|found| wrong(&self.full(key), T::EXPECTED, found))?;
+        // 1 and 1.0 are one number.
+        self.values.insert(self.full(key), read.write().to_string());
+        Ok(Some(read))
     }
 
     /// The value of a key whose type the caller checks; `takes` names that type.
@@ -227,7 +235,10 @@ impl Section {
             about,
             kinds: Vec::new(),
         });
-        self.table.remove(key)
+        let value = self.table.remove(key);
+        let written = value.as_ref().map_or(absent.to_string(), Value::to_string);
+        self.values.insert(self.full(key), written);
+        value
     }
 
     /// All keys that have not been read, as a table.
@@ -242,7 +253,7 @@ impl Section {
             return Err(unknown(&format!("[{}] {key}", self.name), key, &known));
         }
         let left_out = self.table.keys().map(|key| self.full(key)).collect();
-        Ok(Ended { keys: self.keys, left_out })
+        Ok(Ended { keys: self.keys, values: self.values, left_out })
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::config::Config;
 use crate::feeds::Feed;
 use crate::models::ModelKinds;
+use crate::resume::Origin;
 use indexmap::IndexMap;
 use partita_base::Result;
 use partita_nn::Model;
@@ -24,6 +25,7 @@ pub struct Saved {
     pub path: PathBuf,
     opened: Arc<Opened>,
     notes: Vec<String>,
+    may_change: bool,
 }
 
 impl Saved {
@@ -39,12 +41,22 @@ impl Saved {
             format!("passed over a newer checkpoint, {} at {at}: {}", error.message, error.code)
         });
         let notes = note.collect();
-        Ok(Saved { opened: Arc::new(Opened::open(&path)?), path, notes })
+        Ok(Saved { opened: Arc::new(Opened::open(&path)?), path, notes, may_change: false })
     }
 
     /// What the user should know of the choice.
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// Whether a run that resumes it may have another model, or another rule of the optimizer, of the same tensors.
+    pub fn allowing_changes(self, may_change: bool) -> Saved {
+        Saved { may_change, ..self }
+    }
+
+    /// See [`Saved::allowing_changes`].
+    pub fn are_changes_allowed(&self) -> bool {
+        self.may_change
     }
 
     /// The checkpoint as it was found, to read parts of it.
@@ -124,12 +136,17 @@ pub(crate) fn folder(config: &Config, resumed: Option<&Saved>) -> Result<RunFold
 }
 
 /// What a checkpoint says of its run: the data position is that before batch number `batch`.
-pub(crate) fn metadata(config: &Config, feed: &dyn Feed, batch: u64) -> BTreeMap<String, String> {
+pub(crate) fn metadata(
+    config: &Config,
+    feed: &dyn Feed,
+    batch: u64,
+    origin: &Origin,
+) -> BTreeMap<String, String> {
     let mut meta = feed.position(batch);
+    meta.extend(origin.metadata());
     meta.insert("model".into(), config.model.name().into());
     meta.insert("mesh".into(), config.mesh.clone());
     meta.insert("seed".into(), config.train.seed.to_string());
-    meta.insert("optimizer".into(), config.step.optimizer.name().into());
     meta
 }
 

@@ -6,6 +6,7 @@
 use crate::feeds::Feed;
 use crate::planned_step::PlannedStep;
 use crate::profile::{Cycle, Profiler, Recording};
+use crate::resume::{self, Origin};
 use crate::run_files::{Saved, beside, folder, metadata};
 use crate::sample::{Decoder, Sampler};
 use crate::session::{Session, has_loss};
@@ -105,6 +106,9 @@ pub struct Trainer {
     first: u64,
     /// The step of the data to continue with: not `first` if the resumed run had another batch size.
     first_batch: u64,
+    /// What its checkpoints say of the model and the rule.
+    origin: Origin,
+    changes: Vec<String>,
     /// Whether parameters have values.
     is_ready: bool,
     state: Finished,
@@ -142,8 +146,8 @@ impl Trainer {
     /// A run of a step that was built before, on any data.
     ///
     /// # Errors
-    /// E055 for a model without a loss; what lowering and the runner refuse; E304 and E314 if the checkpoint belongs to
-    /// other data or another model; E315 for a folder that cannot be written.
+    /// E055 for a model without a loss; what lowering and the runner refuse; E304, E314 and E317 if the checkpoint belongs
+    /// to other data, another model or another rule of the optimizer; E315 for a folder that cannot be written.
     pub fn new(
         session: &Session,
         model: Model,
@@ -164,7 +168,8 @@ impl Trainer {
         // From here on no other run removes the checkpoint that is read.
         let is_first = step.train_loop.runner().world().is_first();
         let folder = is_first.then(|| folder(session.config(), resumed)).transpose()?.map(Arc::new);
-        let (mut first, mut first_batch) = (0, 0);
+        let origin = Origin::of_config(session.config())?;
+        let (mut first, mut first_batch, mut changes) = (0, 0, Vec::new());
         if let Some(saved) = resumed {
             // What is damaged names the file itself.
             let at = |error: Box<Diagnostic>| match error.at {
@@ -173,6 +178,7 @@ impl Trainer {
             };
             step.train_loop.resume(saved.opened()).map_err(at)?;
             first_batch = feed.resume(saved.opened().meta()).map_err(at)?;
+            changes = resume::compare(session.config(), &origin, saved).map_err(at)?;
             first = saved.step();
         }
         Ok(Trainer {
@@ -187,6 +193,8 @@ impl Trainer {
             profiler: None,
             first,
             first_batch,
+            origin,
+            changes,
             is_ready: resumed.is_some(),
             state: Finished { done: first, ..Finished::default() },
         })
@@ -200,6 +208,11 @@ impl Trainer {
     /// The step in memory.
     pub fn step(&self) -> &PlannedStep {
         &self.step
+    }
+
+    /// What it has otherwise than the run that it resumes, a line for each of it.
+    pub fn changes(&self) -> &[String] {
+        &self.changes
     }
 
     /// Steps of the resumed run; 0 for a new one.
@@ -422,7 +435,8 @@ impl Trainer {
     }
 
     fn metadata(&self) -> BTreeMap<String, String> {
-        metadata(self.session.config(), self.feed.as_ref(), self.batch_of(self.state.done))
+        let batch = self.batch_of(self.state.done);
+        metadata(self.session.config(), self.feed.as_ref(), batch, &self.origin)
     }
 
     /// `count` bytes that the model generates after `prompt`, on one rank. `None` if the model does not generate text, and

@@ -6,14 +6,19 @@
 //!
 //! * `model.safetensors`: the parameters, under their module paths;
 //! * `optimizer.safetensors`: the optimizer's tensors, as `optimizer.<slot>.<module path>`;
-//! * `state.json`: step, the run that wrote it, data position and other text, and the size and
-//!   checksum of the two files.
+//! * `state.json`: step, the run that wrote it, data position and other text;
+//! * further files, such as the config of the run;
+//! * `manifest.json`: the step, and size and digest of every other file, written last.
 //!
 //! Or, if every process writes its own shards, `shards-<rank>.safetensors` for each process in place
-//! of the two; `state.json` is an index of the parts then.
+//! of the first two; `state.json` is an index of the parts then. Checkpoints without a manifest, of earlier versions, are
+//! read too: their `state.json` has the checksums of the files of tensors.
 
+#[cfg(test)]
+mod damage_tests;
 mod export;
 mod folder;
+mod manifest;
 mod opened;
 mod read;
 mod save;
@@ -27,9 +32,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use indexmap::IndexMap;
+use manifest::{MANIFEST_FILE, Manifest};
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
+
+use crate::digest;
 
 pub use export::export_weights;
 pub use folder::{RunFolder, newest_run};
@@ -91,22 +99,30 @@ struct State {
     #[serde(default)]
     turn: u64,
     meta: BTreeMap<String, String>,
+    /// The files of tensors, if there is no manifest.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     files: BTreeMap<String, FileState>,
     /// Names in the checkpoint's order; safetensors files have an order of their own.
     tensors: Vec<String>,
     /// Tensors in parts.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     shards: BTreeMap<String, shards::Sharded>,
+    /// What each file of parts begins with: the part of it that is no tensor.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    heads: BTreeMap<String, FileState>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+/// What the bytes of a file, or the first of them, are.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct FileState {
     bytes: u64,
     checksum: String,
 }
 
-const FORMAT: &str = "partita-checkpoint-1";
-const SHARDED_FORMAT: &str = "partita-checkpoint-2";
+/// With a manifest.
+const FORMAT: &str = "partita-checkpoint-3";
+/// Without: of whole tensors, and of shards.
+const OLD_FORMATS: [&str; 2] = ["partita-checkpoint-1", "partita-checkpoint-2"];
 
 /// Compares the tensors that a program needs with those of a checkpoint.
 ///
@@ -205,16 +221,6 @@ fn unwritten(path: &Path, found: String) -> Box<Diagnostic> {
         .expected("a folder that all processes can write to")
         .found(found)
         .help("check the space on the disk, the folder and its permissions")
-}
-
-/// A checksum against damage, not against malice: mixes 64-bit words one after the other.
-fn checksum(bytes: &[u8]) -> String {
-    let mut hash = bytes.len() as u64;
-    let mut add = |word: u64| hash = (hash.rotate_left(29) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let (words, rest) = bytes.as_chunks::<8>();
-    words.iter().for_each(|word| add(u64::from_le_bytes(*word)));
-    rest.iter().for_each(|&byte| add(u64::from(byte)));
-    format!("{:016x}", hash ^ (hash >> 32))
 }
 
 /// The name of a folder or file before it is complete, or while it is removed.

@@ -6,7 +6,9 @@
 mod baseline;
 mod batches;
 mod corpus;
+mod identity;
 
 pub use baseline::BigramTable;
 pub use batches::{Batch, Batches, Permutation};
-pub use corpus::{Corpus, CorpusReport, FileFilter, Split};
+pub use corpus::{Corpus, CorpusReport, FileFilter, Split, file_identity};
+pub use identity::is_of_samples;

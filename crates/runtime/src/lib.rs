@@ -11,6 +11,7 @@ mod collectives;
 pub mod cpu;
 pub mod custom_kernels;
 pub mod data;
+pub mod digest;
 pub mod executor;
 pub mod memory;
 pub mod sharded;

@@ -16,7 +16,7 @@ import torch
 from partita import Mesh, Plan
 from partita._error import refuse
 from partita._lent import Homes
-from partita._module import Call, Entry, Planning, _forward
+from partita._module import Call, Entry, Planning, planned_forward
 from partita._origins import Passed
 from partita.distributed.device_mesh import DeviceMesh
 
@@ -129,13 +129,13 @@ def declare(module: torch.nn.Module, mesh: DeviceMesh, lines: list[Line]) -> tor
         kind = type(module)
         planning = Declared(kind, whole)
         module.__dict__["_planning"] = planning
-        module.__class__ = type(kind.__name__, (kind,), {"forward": _forward, "__reduce_ex__": _reduce})
+        module.__class__ = type(kind.__name__, (kind,), {"forward": planned_forward(), "__reduce_ex__": _reduce})
     planning.lines += lines
     return module
 
 
 def _reduce(self: Any, protocol: int) -> Any:
-    plain = object.__new__(self._planning.kind)
+    plain = object.__new__(self._planning.kind_of(self))
     plain.__dict__.update({name: value for name, value in self.__dict__.items() if name != "_planning"})
     return declare, (plain, self._planning.whole, list(self._planning.lines))
 
@@ -156,7 +156,7 @@ def _plain(module: torch.nn.Module) -> torch.nn.Module:
     is_same = all(children[name] is child for name, child in module._modules.items())
     if is_same and not isinstance(planning, Declared):
         return module
-    kind = planning.kind if isinstance(planning, Declared) else type(module)
+    kind = planning.kind_of(module) if isinstance(planning, Declared) else type(module)
     plain: torch.nn.Module = object.__new__(kind)
     plain.__dict__.update({name: value for name, value in module.__dict__.items() if name != "_planning"})
     plain.__dict__["_modules"] = children

@@ -72,7 +72,7 @@ impl Pt2 {
         let archive = Archive::read(all, Compression::Refused, limits)?;
         let (root, name) = locate(&archive, name)?;
         let text = |path: String| -> Result<Option<&[u8]>> {
-            let Some(place) = archive.place(&format!("{root}{path}")) else { return Ok(None) };
+            let Some(place) = archive.place(all, &format!("{root}{path}"))? else { return Ok(None) };
             if place.len() > limits.json_bytes {
                 let limit = format!("at most {} bytes", limits.json_bytes);
                 return Err(exceeded(&format!("`{path}`"), limit, format!("{} bytes", place.len())));
@@ -134,7 +134,7 @@ impl Pt2 {
                     frozen.extend(constant);
                     tensors
                 }
-                None if archive.place(&pickled).is_some() => {
+                None if archive.has(&pickled) => {
                     return Err(payload::pickled(&format!("`{pickled}`")));
                 }
                 None => IndexMap::new(),

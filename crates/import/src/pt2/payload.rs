@@ -6,6 +6,8 @@ use crate::{Bytes, Limits, Tensor};
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::TensorType;
+use std::collections::BTreeMap;
+use std::ops::Range;
 
 const SAVE_AGAIN: &str =
     "save the model with `torch.export.save(torch.export.export(model, args), path)`, torch 2.9 or newer";
@@ -97,6 +99,8 @@ pub fn read_table(
     })?;
     let mut tensors: IndexMap<String, Tensor> = IndexMap::new();
     let mut constant = Vec::new();
+    // Tied weights share a payload, which is compared with its checksum once.
+    let mut places: BTreeMap<String, Range<usize>> = BTreeMap::new();
     for (name, payload) in table.config {
         if payload.use_pickle {
             return Err(pickled(&format!("`{prefix}{}`", payload.path_name))
@@ -104,11 +108,15 @@ pub fn read_table(
         }
         let Some(meta) = payload.tensor_meta else { continue };
         let path = format!("{prefix}{}", payload.path_name);
-        let place = archive.place(&path).ok_or_else(|| {
-            Diagnostic::new("E354", format!("the values of `{name}` are missing"))
-                .expected(format!("an entry `{path}`"))
-                .found("none in the archive")
-        })?;
+        let place = match places.get(&path) {
+            Some(place) => place.clone(),
+            None => archive.place((**bytes).as_ref(), &path)?.ok_or_else(|| {
+                Diagnostic::new("E354", format!("the values of `{name}` are missing"))
+                    .expected(format!("an entry `{path}`"))
+                    .found("none in the archive")
+            })?,
+        };
+        places.insert(path, place.clone());
         let (ty, strides, offset) = view(&name, &meta)?;
         if !meta.requires_grad {
             constant.push(name.clone());

@@ -133,6 +133,11 @@ fn damaged_and_hostile_archives_are_refused() {
     refused(changed(&|e| (e[0].size, e[0].stored) = (90, 90)), "E351", &["overlap"]);
     refused(changed(&|e| e[1].moved = 3), "E351", &["has no header"]);
     refused(changed(&|e| e[3].moved = 1 << 20), "E351", &["outside the file"]);
+    // The number of entries, without the last of which there would be no table of weights.
+    let mut fewer = whole.clone();
+    let count = whole.len() - 22 + 10;
+    fewer[count] -= 1;
+    refused(fewer, "E351", &["more entries than it says"]);
     let one = Limits { entries: 1, ..Limits::default() };
     assert_eq!(Pt2::read(Arc::new(whole), None, &one).unwrap_err().code, "E358");
     let small = Limits { json_bytes: 10, ..Limits::default() };

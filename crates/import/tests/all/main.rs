@@ -3,6 +3,7 @@
 mod attention;
 mod bad_files;
 mod common;
+mod damage;
 mod dialects;
 mod families;
 mod fuzz;

@@ -34,6 +34,10 @@ pub struct TrainArgs {
     /// --checkpoint-dir, or else of this model's newest run below runs/.
     #[arg(long, value_name = "PATH", num_args = 0..=1)]
     pub resume: Option<Option<PathBuf>>,
+    /// With --resume: go on even if the model, or the rule of the optimizer, is another than that of the checkpoint, of the
+    /// same tensors. By default that is refused; any other setting that differs is named.
+    #[arg(long, requires = "resume")]
+    pub resume_changed: bool,
     /// Threads in all, one per core by default. With fewer ranks than threads, each rank has several.
     #[arg(long, value_name = "N")]
     pub workers: Option<usize>,

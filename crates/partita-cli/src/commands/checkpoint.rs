@@ -5,9 +5,10 @@ use crate::output::Output;
 use crate::output::events::Event;
 use crate::output::format::{bytes, table};
 use crate::run::{Ending, answer};
+use partita::resume::NO_MANIFEST;
 use partita::run_files::CONFIG_FILE;
 use partita_base::{Diagnostic, Result};
-use partita_runtime::checkpoint::{FileStorage, RunFolder, find, latest, list, load, run_folder};
+use partita_runtime::checkpoint::{FileStorage, Opened, RunFolder, find, latest, list, load, run_folder};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,9 @@ pub struct Listed {
     /// Of a verification: what is wrong with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+    /// Of a verification: what it cannot tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remark: Option<String>,
 }
 
 /// The checkpoints of a run.
@@ -73,7 +77,7 @@ impl Event for Shown {
 pub fn checkpoint(args: &CheckpointArgs, output: &mut Output) -> Result<Ending> {
     match &args.command {
         CheckpointCommand::Ls { path } => {
-            let checkpoints = present(path)?.iter().map(|path| listed(path, None)).collect();
+            let checkpoints = present(path)?.iter().map(|path| listed(path)).collect();
             answer(&Checkpoints { checkpoints }, Checkpoints::text, output);
             Ok(Ending::Done)
         }
@@ -89,14 +93,22 @@ pub fn checkpoint(args: &CheckpointArgs, output: &mut Output) -> Result<Ending> 
                 checkpoint.beside.insert(CONFIG_FILE.to_string(), config);
             }
             let written = RunFolder::create(out, 1)?.save(&FileStorage, checkpoint)?;
-            answer(&Checkpoints { checkpoints: vec![listed(&written, None)] }, Checkpoints::text, output);
+            answer(&Checkpoints { checkpoints: vec![listed(&written)] }, Checkpoints::text, output);
             Ok(Ending::Done)
         }
         CheckpointCommand::Verify { path } => {
             let is_run = path.is_dir() && run_folder(path).is_none();
             let all = if is_run { present(path)? } else { vec![path.clone()] };
-            let problem = |path: &PathBuf| load(path).err().map(|error| problem(&error));
-            let checkpoints: Vec<Listed> = all.iter().map(|path| listed(path, problem(path))).collect();
+            let verified = |path: &PathBuf| {
+                let found =
+                    Opened::open(path).and_then(|opened| opened.load().map(|_| opened.has_manifest()));
+                Listed {
+                    problem: found.as_ref().err().map(|error| problem(error)),
+                    remark: found.is_ok_and(|has_manifest| !has_manifest).then(|| NO_MANIFEST.to_string()),
+                    ..listed(path)
+                }
+            };
+            let checkpoints: Vec<Listed> = all.iter().map(verified).collect();
             let damaged = checkpoints.iter().filter(|checkpoint| checkpoint.problem.is_some()).count();
             let is_damaged = damaged > 0;
             output.note(format!(
@@ -120,14 +132,15 @@ fn present(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-fn listed(path: &Path, problem: Option<String>) -> Listed {
+fn listed(path: &Path) -> Listed {
     let files = std::fs::read_dir(path).into_iter().flatten().flatten();
     let newest = run_folder(path).and_then(|run| latest(run).ok().flatten());
     Listed {
         path: path.display().to_string(),
         bytes: files.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum(),
         latest: newest.is_some_and(|newest| newest == path),
-        problem,
+        problem: None,
+        remark: None,
     }
 }
 
@@ -157,8 +170,8 @@ impl Checkpoints {
     /// The list for people.
     pub fn text(&self) -> String {
         let row = |listed: &Listed| {
-            let state = match &listed.problem {
-                Some(problem) => problem.clone(),
+            let state = match listed.problem.as_ref().or(listed.remark.as_ref()) {
+                Some(told) => told.clone(),
                 None if listed.latest => "latest".to_string(),
                 None => String::new(),
             };

@@ -3,7 +3,7 @@
 use crate::cli::{ExportArgs, ExportForm, OF_A_PLAN_FILE, PlanForm, XlaForm};
 use crate::commands::saved::Source;
 use crate::commands::show::plan_text;
-use crate::files::write_new;
+use crate::files::{fill_new_folder, write_new};
 use crate::output::Output;
 use crate::output::events::Event;
 use crate::output::format::bytes;
@@ -127,14 +127,7 @@ fn export_step(args: &ExportArgs, output: &mut Output) -> Result<()> {
     };
     let step = xla::export(&session, form, saved.as_ref())?;
     let folder = args.out.clone().unwrap_or_else(|| format!("{}-xla", session.config().model.name()).into());
-    std::fs::create_dir(&folder).map_err(|error| {
-        Diagnostic::new("E043", "the folder of the step cannot be made")
-            .at(folder.display().to_string())
-            .expected("the path of a new folder in a folder that can be written")
-            .found(error.to_string())
-            .help("name another folder with --out, or remove this one")
-    })?;
-    step.write(&folder)?;
+    fill_new_folder(&folder, "the folder of the step", "--out", |made| step.write(made))?;
     let exported = Exported {
         file: folder.display().to_string(),
         tensors: step.state.len(),

@@ -6,6 +6,7 @@ use crate::output::Output;
 use crate::run::Ending;
 use partita::engine::{Engine, Host};
 use partita::launcher::{self, LAUNCHED as PLACE};
+use partita::leftovers;
 use partita::session::Execution;
 use partita_base::{Diagnostic, Result};
 use partita_runtime::checkpoint::newest_good;
@@ -35,6 +36,9 @@ const LINES_SHOWN: usize = 8;
 
 /// How long the others have to end by themselves when one has failed.
 const GRACE: Duration = Duration::from_secs(3);
+
+/// The beginning of the name of the folder in which processes meet, which ends with the id of the launcher.
+const FOLDER: &str = "partita-launch-";
 
 /// How often the processes are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -218,6 +222,8 @@ struct Launched {
     said: Option<JoinHandle<String>>,
     /// How it ended by itself.
     ended: Option<ExitStatus>,
+    /// Whether it was stopped, as by SIGSTOP, when another one had failed because of that.
+    is_stopped: bool,
 }
 
 /// The folder in which processes meet, removed in the end.
@@ -250,8 +256,7 @@ pub fn launch(args: &LaunchArgs, output: &mut Output) -> Result<Ending> {
             Some(processes) => processes,
             None => return Ok(Ending::Stopped),
         };
-        let dead: Vec<usize> =
-            (0..count).filter(|&index| processes[index].ended.is_some_and(|s| s.code().is_none())).collect();
+        let dead = dead(&processes);
         let known = Known::read(&folder.0, count);
         if dead.is_empty() || restart == args.restarts {
             return report(processes, &known, output);
@@ -314,7 +319,10 @@ fn attempt(
         // Those that were asked to stop take their time to save.
         let is_asked = processes.iter().filter_map(|p| p.ended).any(|status| code(status) == Some(130));
         if !is_asked && stopped_at.is_some_and(|at| at.elapsed() > GRACE) {
-            processes.iter_mut().filter(|process| process.ended.is_none()).for_each(end);
+            for process in processes.iter_mut().filter(|process| process.ended.is_none()) {
+                process.is_stopped = is_stopped(process.child.id());
+                end(process);
+            }
             break;
         }
         std::thread::sleep(LOOK_EVERY);
@@ -322,13 +330,33 @@ fn attempt(
     Ok(Some(processes))
 }
 
+/// The processes that died by a signal, or had to be ended since they were stopped.
+fn dead(processes: &[Launched]) -> Vec<usize> {
+    let is_dead =
+        |process: &Launched| process.ended.map_or(process.is_stopped, |status| status.code().is_none());
+    (0..processes.len()).filter(|&index| is_dead(&processes[index])).collect()
+}
+
+/// Whether a process is stopped by a signal or a debugger, as Linux tells it.
+fn is_stopped(id: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    // The state follows the name, which is in parentheses and may have some of its own.
+    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().next());
+    matches!(state, Some("T" | "t"))
+}
+
 /// Where processes meet: in memory, where the system has a place for that and the user names no other.
 fn folder() -> Result<PathBuf> {
     let memory = Path::new("/dev/shm");
     let is_named = std::env::var_os("TMPDIR").is_some();
     let parent = if memory.is_dir() && !is_named { memory.to_path_buf() } else { std::env::temp_dir() };
-    let path = parent.join(format!("partita-launch-{}", std::process::id()));
-    std::fs::create_dir(&path).map_err(|error| {
+    leftovers::remove(&parent, FOLDER);
+    let path = parent.join(format!("{FOLDER}{}", std::process::id()));
+    let mut builder = std::fs::DirBuilder::new();
+    // What processes tell each other is for their user alone.
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(&path).map_err(|error| {
         Diagnostic::new("E449", "the folder in which processes meet cannot be made")
             .at(path.display().to_string())
             .found(error.to_string())
@@ -364,7 +392,7 @@ fn start(args: &LaunchArgs, index: usize, count: usize, folder: &Path) -> Result
             String::from_utf8_lossy(&bytes).into_owned()
         })
     });
-    Ok(Launched { child, said, ended: None })
+    Ok(Launched { child, said, ended: None, is_stopped: false })
 }
 
 /// Lets a process save and end: what a signal to the launcher means. The processes have a process group of their own, so

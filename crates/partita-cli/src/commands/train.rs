@@ -22,8 +22,8 @@ use partita_runtime::Runner;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// The answer to the first Ctrl-C.
-const STOPPING: &str = "stopping after this step, which is saved; Ctrl-C again ends the run at once";
+/// The answer to the first Ctrl-C. The run tells of the checkpoint when it is saved: another process may end before that.
+const STOPPING: &str = "stopping after this step; Ctrl-C again ends the run at once";
 
 /// The text that the sample at the end continues.
 const PROMPT: &[u8] = b"fn ";
@@ -100,6 +100,7 @@ pub fn train(args: &TrainArgs, session: Session, host: &Host, output: &mut Outpu
         Some(path) => Some(Saved::at(&path)?),
         None => args.resume.as_ref().map(|path| Saved::find(config, path.as_deref())).transpose()?,
     };
+    let resumed = resumed.map(|saved| saved.allowing_changes(args.resume_changed));
     let built = output.during("planning the step", || session.build_model(&model))?;
     for note in session.notes(&model, &built) {
         output.note(note);
@@ -112,6 +113,7 @@ pub fn train(args: &TrainArgs, session: Session, host: &Host, output: &mut Outpu
         let (step, opened) = (saved.step(), saved.opened());
         saved.notes().iter().for_each(|note| output.note(note));
         output.note(format!("resumed {} after step {step}", saved.path.display()));
+        trainer.changes().iter().for_each(|line| output.note(line));
         if opened.types().is_some() {
             output.note(format!("this process read {} of {} bytes", opened.bytes_read(), opened.bytes()));
         }

@@ -25,12 +25,14 @@ pub fn train(args: &TrainArgs, session: &Session, output: &mut Output) -> Result
         Some(path) => Some(Saved::at(&path)?),
         None => args.resume.as_ref().map(|path| Saved::find(config, path.as_deref())).transpose()?,
     };
+    let resumed = resumed.map(|saved| saved.allowing_changes(args.resume_changed));
     let mut trainer = output.during("lowering the step", || XlaTrainer::new(session, resumed.as_ref()))?;
     launch::record(trainer.folder());
     let first = resumed.as_ref().map_or(0, Saved::step);
     if let Some(saved) = &resumed {
         saved.notes().iter().for_each(|note| output.note(note));
         output.note(format!("resumed {} after step {first}", saved.path.display()));
+        trainer.changes().iter().for_each(|line| output.note(line));
     }
     let verify_ok = match verified(args, session, output)? {
         Some(false) => return Ok(Ending::CheckFailed),

@@ -19,6 +19,7 @@ mod pipelines;
 mod plan;
 mod profile;
 mod report;
+mod resumes;
 mod runs;
 mod saved_runs;
 #[cfg(target_os = "linux")]

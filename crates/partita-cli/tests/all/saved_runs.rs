@@ -1,6 +1,6 @@
 //! `eval`, `generate` and `export` on saved runs, and `show --keys`.
 
-use partita_runtime::checkpoint::{import_weights, load};
+use partita_runtime::checkpoint::{Checkpoint, FileStorage, RunFolder, import_weights, load};
 use partita_testkit::{Place, TINY, newest};
 use serde_json::Value;
 use std::fs;
@@ -215,13 +215,14 @@ fn what_cannot_be_evaluated_generated_or_exported_is_refused() {
     run("eval empty").refuses("E311", &["empty"]);
     run("eval saved --from nowhere").refuses("E311", &["nowhere"]);
     // The run of a program with a model of its own.
-    let config = newest(&place.path("saved")).join("config.toml");
-    let text = fs::read_to_string(&config).unwrap();
-    fs::write(&config, "[model]\nkind = \"towers\"\n").unwrap();
-    for command in ["eval saved", "generate saved --prompt a", "export saved --for safetensors"] {
+    let whole = load(&place.path("saved")).unwrap();
+    let config = "[model]\nkind = \"towers\"\n".to_string();
+    let towers = RunFolder::create(&place.path("towers"), 1).unwrap();
+    let beside = [("config.toml".to_string(), config)].into();
+    towers.save(&FileStorage, Checkpoint { beside, ..whole }).unwrap();
+    for command in ["eval towers", "generate towers --prompt a", "export towers --for safetensors"] {
         run(command).refuses("E004", &["`towers`", "a program with a model of its own"]);
     }
-    fs::write(&config, text).unwrap();
     run("eval saved --set model.dim=48").refuses("E314", &["expected f32[48", "saved"]);
     run("eval saved --set data.validation_fraction=0").refuses("E303", &["held out"]);
     run("eval saved --batches 0").refuses("E033", &["--batches"]);
@@ -239,8 +240,6 @@ fn what_cannot_be_evaluated_generated_or_exported_is_refused() {
     run("export text.txt --for safetensors").refuses("E038", &["a plan has no weights"]);
     run("export saved --for onnx").refuses("E033", &["safetensors"]);
     run("export saved --for dict --out text.txt").refuses("E043", &["text.txt", "--out"]);
-    fs::remove_file(newest(&place.path("saved")).join("config.toml")).unwrap();
-    run("eval saved").refuses("E005", &["config.toml"]);
     assert!(!place.path("gpt.safetensors").exists());
 }
 

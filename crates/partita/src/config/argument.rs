@@ -118,3 +118,24 @@ pub(super) fn apply_plan_file(table: &mut Table, overrides: &[String]) -> Vec<St
     }
     notes
 }
+
+/// Notes where an unknown key comes from, if it is one of the file and an override names another kind than the file.
+pub(super) fn blame_file(
+    error: Box<Diagnostic>,
+    file: &str,
+    changed: &[&str],
+    before: &Table,
+) -> Box<Diagnostic> {
+    let of = |section: &&&str| {
+        let own = before.get(**section).and_then(Value::as_table).into_iter().flat_map(Table::keys);
+        error.at.as_ref().is_some_and(|at| at.starts_with(&format!("[{section}] ")))
+            && own.into_iter().any(|key| error.message.contains(&format!("`{key}`")))
+    };
+    match changed.iter().find(of) {
+        Some(section) if error.code == "E001" => {
+            let note = format!("`{file}` holds the key; `{section}.kind` is another than there");
+            error.note(note)
+        }
+        _ => error,
+    }
+}

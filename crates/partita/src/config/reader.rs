@@ -14,6 +14,8 @@ pub(super) struct Reader<'a> {
     optional: Optional<'a>,
     /// The keys of all sections so far.
     pub keys: Vec<Key>,
+    /// By `section.key`, what each of them is.
+    pub values: BTreeMap<String, String>,
     /// Optional keys that were not read: `section.key`.
     pub left_out: Vec<String>,
 }
@@ -21,7 +23,7 @@ pub(super) struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// A reader of a whole config.
     pub fn new(root: Table, optional: Optional<'a>) -> Reader<'a> {
-        Reader { root, optional, keys: Vec::new(), left_out: Vec::new() }
+        Reader { root, optional, keys: Vec::new(), values: BTreeMap::new(), left_out: Vec::new() }
     }
 
     /// Reads a section to its end.
@@ -31,6 +33,7 @@ impl<'a> Reader<'a> {
         let value = read(&mut section)?;
         let ended = section.end()?;
         self.keys.extend(ended.keys);
+        self.values.extend(ended.values);
         self.left_out.extend(ended.left_out);
         Ok(value)
     }

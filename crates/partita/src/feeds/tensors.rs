@@ -7,7 +7,7 @@ use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_import::{Limits, Tensor, Weights};
 use partita_ir::port::name_by_user;
 use partita_ir::{Literal, TensorType};
-use partita_runtime::data::Permutation;
+use partita_runtime::data::{Permutation, file_identity};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -22,6 +22,8 @@ pub fn is_tensors(path: &Path) -> bool {
 /// and are never shuffled. An input without the rows of a batch is fed the same tensor in every step.
 pub struct TensorFeed {
     name: String,
+    /// The digest of the file.
+    digest: String,
     inputs: Vec<Input>,
     tensors: IndexMap<String, Tensor>,
     batch: usize,
@@ -47,6 +49,7 @@ impl TensorFeed {
             error.at = Some(path.display().to_string());
             error
         };
+        let digest = file_identity(path).map_err(|error| unreadable(path, &error))?;
         let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         let is_array = path.extension().is_some_and(|ending| ending == "npy");
         let mut tensors = IndexMap::new();
@@ -99,6 +102,7 @@ impl TensorFeed {
         }
         Ok(TensorFeed {
             name,
+            digest,
             inputs: signature.inputs.clone(),
             tensors,
             batch,
@@ -158,6 +162,13 @@ fn positions(ids: &Literal, input: &Input) -> Result<Literal> {
 /// Whether dimension 0 of an input is the batch.
 fn has_rows(input: &Input, batch: usize) -> bool {
     input.ty.shape.first() == Some(&batch)
+}
+
+/// E350: the file was read a moment ago.
+fn unreadable(path: &Path, error: &std::io::Error) -> Box<Diagnostic> {
+    Diagnostic::new("E350", format!("cannot read {}", path.display()))
+        .expected("a readable file")
+        .found(error.to_string())
 }
 
 /// E306: the file lacks an input.
@@ -239,6 +250,7 @@ impl Feed for TensorFeed {
         let mut position = BTreeMap::from([
             ("data.rows".to_string(), (steps * self.batch as u64).to_string()),
             ("data.file".to_string(), self.name.clone()),
+            ("data.digest".to_string(), self.digest.clone()),
         ]);
         position.extend(self.shuffle.map(|seed| ("data.seed".to_string(), seed.to_string())));
         position
@@ -246,10 +258,16 @@ impl Feed for TensorFeed {
 
     fn resume(&self, position: &BTreeMap<String, String>) -> Result<u64> {
         let saved = |key: &str| position.get(key).map_or("nothing", String::as_str);
-        if saved("data.file") != self.name {
+        // An earlier version knew a file by its name alone.
+        let key = if position.contains_key("data.digest") { "data.digest" } else { "data.file" };
+        if position.get(key) != self.position(0).get(key) {
+            let told = |name: &str, digest: Option<&String>| {
+                digest.map_or(name.to_string(), |digest| format!("{name}, {digest}"))
+            };
             return Err(Diagnostic::new("E304", "the checkpoint was made with another file of data")
-                .expected(saved("data.file"))
-                .found(self.name.clone()));
+                .expected(told(saved("data.file"), position.get("data.digest")))
+                .found(told(&self.name, Some(&self.digest)))
+                .help("resume with the same data, or start a new run from the weights"));
         }
         let seed = self.shuffle.map_or("nothing".to_string(), |seed| seed.to_string());
         if saved("data.seed") != seed {
@@ -354,6 +372,28 @@ mod tests {
         for other in [open(None), open(Some(6))] {
             assert_eq!(other.resume(&feed.position(7)).unwrap_err().code, "E304");
         }
+    }
+
+    #[test]
+    fn a_file_is_known_by_its_contents() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = file(folder.path(), 8);
+        let open = |path: &Path| TensorFeed::open(path, 0.0, &signature(2), 2).unwrap();
+        let position = open(&path).position(3);
+        let moved = folder.path().join("moved.safetensors");
+        std::fs::copy(&path, &moved).unwrap();
+        assert_eq!(open(&moved).resume(&position).unwrap(), 3);
+        // An earlier version wrote no digest.
+        let mut earlier = position.clone();
+        earlier.remove("data.digest");
+        assert_eq!(open(&moved).resume(&earlier).unwrap_err().code, "E304");
+        let mut bytes = std::fs::read(&path).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        assert_eq!(open(&path).resume(&earlier).unwrap(), 3);
+        let error = open(&path).resume(&position).unwrap_err();
+        assert_eq!(error.code, "E304");
+        assert!(error.found.as_ref().unwrap().contains("sha256:"), "{error}");
     }
 
     #[test]

@@ -5,6 +5,8 @@
 
 use crate::execution::state_layout;
 use crate::feeds::Feed;
+use crate::leftovers;
+use crate::resume::{self, Origin};
 use crate::run_files::{Saved, beside, folder, metadata};
 use crate::session::{Part, Session};
 use crate::trainer::{Finished, Observer, StepDone};
@@ -28,6 +30,9 @@ pub const PYTHON: &str = "PARTITA_PYTHON";
 /// The packages that the runner imports.
 pub const PACKAGES: [&str; 2] = ["jax", "jaxlib"];
 
+/// The beginning of the name of the folder through which both sides pass files.
+const EXCHANGE: &str = "partita-xla-";
+
 /// The interpreter that runs the runner.
 pub fn python() -> String {
     std::env::var(PYTHON).unwrap_or_else(|_| "python3".to_string())
@@ -44,6 +49,9 @@ pub struct XlaTrainer {
     exchange: Exchange,
     first: u64,
     first_batch: u64,
+    /// What its checkpoints say of the model and the rule.
+    origin: Origin,
+    changes: Vec<String>,
     state: Finished,
 }
 
@@ -90,7 +98,8 @@ impl XlaTrainer {
         let feed = session.feed(&model)?;
         let processes = session.processes();
         let is_first = processes.is_none_or(|processes| processes.index() == 0);
-        let path = std::env::temp_dir().join(format!("partita-xla-{}", std::process::id()));
+        leftovers::remove(&std::env::temp_dir(), EXCHANGE);
+        let path = std::env::temp_dir().join(format!("{EXCHANGE}{}", std::process::id()));
         let exchange = Exchange(path.clone());
         std::fs::create_dir(&path).map_err(|error| failed("its folder cannot be made", error.to_string()))?;
         let step = export(session, Form::Uniform, resumed)?;
@@ -103,9 +112,15 @@ impl XlaTrainer {
         if let Some(built) = &validation {
             step.layout.gives(&state_layout(built)?)?;
         }
-        let (first, first_batch) = match resumed {
-            Some(saved) => (saved.step(), feed.resume(saved.opened().meta())?),
-            None => (0, 0),
+        let origin = Origin::of_config(session.config())?;
+        let (first, first_batch, changes) = match resumed {
+            Some(saved) => (
+                saved.step(),
+                feed.resume(saved.opened().meta())?,
+                resume::compare(session.config(), &origin, saved)
+                    .map_err(|error| error.at(saved.path.display().to_string()))?,
+            ),
+            None => (0, 0, Vec::new()),
         };
         Ok(XlaTrainer {
             folder: is_first.then(|| folder(session.config(), resumed)).transpose()?,
@@ -115,8 +130,15 @@ impl XlaTrainer {
             exchange,
             first,
             first_batch,
+            origin,
+            changes,
             state: Finished { done: first, ..Finished::default() },
         })
+    }
+
+    /// What it has otherwise than the run that it resumes, a line for each of it.
+    pub fn changes(&self) -> &[String] {
+        &self.changes
     }
 
     /// The folder of the checkpoints; `None` in a process that does not write them.
@@ -219,7 +241,8 @@ impl XlaTrainer {
         let tensors = import_weights(file)?;
         let _ = std::fs::remove_file(file);
         let config = self.session.config();
-        let meta = metadata(config, self.feed.as_ref(), self.first_batch + (step - self.first));
+        let batch = self.first_batch + (step - self.first);
+        let meta = metadata(config, self.feed.as_ref(), batch, &self.origin);
         let checkpoint = Checkpoint { tensors, step, meta, beside: beside(config) };
         if let Some(built) = self.validation.as_ref().filter(|_| step == total) {
             let mut validator = Validator::from_built(&self.session.clone().in_this_process(), built)?;

@@ -84,7 +84,8 @@ impl RunFolder {
             Ok(()) => {
                 // One that cannot be read does not count.
                 let turns = turns(&base_of(path)).unwrap_or_default();
-                let turn = 1 + turns.into_iter().map(|(turn, ..)| turn).max().unwrap_or(0);
+                let turns = turns.into_iter().filter_map(|(turn, ..)| turn.ok());
+                let turn = 1 + turns.max().unwrap_or(0);
                 Ok(RunFolder { path: path.to_path_buf(), run, turn, keep: keep.max(1), _lock: lock })
             }
             Err(TryLockError::WouldBlock) => {
@@ -165,13 +166,15 @@ impl RunFolder {
 /// Checkpoints count the runs beside them, so no clock decides.
 ///
 /// # Errors
-/// E311 if one exists but cannot be read.
+/// E311 if one exists but cannot be read; E312 if all checkpoints of one are damaged: it may be the newest.
 pub fn newest_run(base: &Path) -> Result<Option<PathBuf>> {
-    Ok(turns(base)?.into_iter().max().map(|(_, _, path)| path))
+    let known = turns(base)?.into_iter().map(|(turn, number, path)| Ok((turn?, number, path)));
+    Ok(known.collect::<Result<Vec<_>>>()?.into_iter().max().map(|(_, _, path)| path))
 }
 
-/// The runs among `base`, `base-2`, .. that have a checkpoint: turn, number, folder. E311 if one cannot be read.
-fn turns(base: &Path) -> Result<Vec<(u64, usize, PathBuf)>> {
+/// The runs among `base`, `base-2`, .. that have a checkpoint: turn, number, folder. E311 if one cannot be read. The turn is
+/// what the newest checkpoint says that is not damaged, of its files but those of tensors.
+fn turns(base: &Path) -> Result<Vec<(Result<u64>, usize, PathBuf)>> {
     let parent = base.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = base.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let number = |found: &String| match found.strip_prefix(&name)? {
@@ -184,10 +187,11 @@ fn turns(base: &Path) -> Result<Vec<(u64, usize, PathBuf)>> {
         if !path.is_dir() {
             continue;
         }
-        if let Some(checkpoint) = latest(&path)? {
-            let state = fs::read(checkpoint.join(STATE_FILE)).ok();
-            let state = state.and_then(|bytes| serde_json::from_slice::<State>(&bytes).ok());
-            runs.push((state.map_or(0, |state| state.turn), number, path));
+        if let Some(newest) = latest(&path)? {
+            let turn = |checkpoint: &Path| Opened::open(checkpoint).map(|opened| opened.turn());
+            let others = || list(&path).unwrap_or_default().into_iter().rev();
+            let turn = turn(&newest).or_else(|error| others().find_map(|path| turn(&path).ok()).ok_or(error));
+            runs.push((turn, number, path));
         }
     }
     Ok(runs)

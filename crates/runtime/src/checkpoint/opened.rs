@@ -5,7 +5,7 @@
 //! with the files before anything is allocated.
 
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,47 +19,116 @@ use crate::sharded::copy_shared;
 pub struct Opened {
     path: PathBuf,
     state: State,
+    /// The files of tensors.
+    files: BTreeMap<String, FileState>,
+    has_manifest: bool,
     /// Bytes read so far, those of the state included.
     read: AtomicU64,
+}
+
+/// Whether a file of a checkpoint has tensors, by its name.
+fn has_tensors(name: &str) -> bool {
+    name.ends_with(".safetensors")
 }
 
 /// A box of a tensor: the index of its first element, and its extents.
 pub type Region = (Vec<usize>, Vec<usize>);
 
 impl Opened {
-    /// Opens a step's folder, or the newest one of a run's folder.
+    /// Opens a step's folder, or the newest one of a run's folder. Files other than those of tensors are compared with the
+    /// manifest.
     ///
     /// # Errors
-    /// E311 if there is none, with what was found instead; E312 if its state is damaged, or a file has another size; E313
-    /// for safetensors files that are not from a run of Partita.
+    /// E311 if there is none, with what was found instead; E312 if a file is damaged, or a file of tensors has another size,
+    /// or if the folder has the name of another step; E313 for safetensors files that are not from a run of Partita.
     pub fn open(path: &Path) -> Result<Opened> {
         let path = find(path)?;
-        let state_path = path.join(STATE_FILE);
-        let bytes = match fs::read(&state_path) {
+        let read = AtomicU64::new(0);
+        let counted = |bytes: Vec<u8>| {
+            read.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            bytes
+        };
+        let (manifest_path, state_path) = (path.join(MANIFEST_FILE), path.join(STATE_FILE));
+        let manifest = match fs::read(&manifest_path).map(counted) {
+            Ok(bytes) => match Manifest::parse(&bytes) {
+                Ok(manifest) => Some(manifest),
+                // That of something else, such as a step that was exported.
+                Err(_) if !state_path.exists() => None,
+                Err(found) => {
+                    let expected = "the manifest of a checkpoint, whole";
+                    return Err(damaged(&manifest_path, &path).expected(expected).found(found));
+                }
+            },
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => None,
+            Err(error) => return Err(damaged(&manifest_path, &path).found(error.to_string())),
+        };
+        let bytes = match fs::read(&state_path).map(counted) {
             Ok(bytes) => bytes,
+            Err(error) if manifest.is_some() => {
+                return Err(damaged(&state_path, &path).found(error.to_string()));
+            }
             Err(_) if !safetensors_files(&path).is_empty() => return Err(foreign(&path)),
             Err(error) => return Err(not_found(&path, &error)),
         };
+        if let Some(Manifest { files, .. }) = &manifest {
+            let expected = files.get(STATE_FILE).ok_or_else(|| {
+                damaged(&manifest_path, &path).expected(format!("a file {STATE_FILE}")).found("none")
+            })?;
+            let compared = expected.compare(&bytes);
+            compared
+                .map_err(|[expected, found]| damaged(&state_path, &path).expected(expected).found(found))?;
+        }
         let state: State = serde_json::from_slice(&bytes).map_err(|error| {
             damaged(&state_path, &path)
                 .expected("the state of a checkpoint, as JSON")
                 .found(format!("{} bytes: {error}", bytes.len()))
         })?;
-        if ![FORMAT, SHARDED_FORMAT].contains(&state.format.as_str()) {
-            let known = format!("format {FORMAT} or {SHARDED_FORMAT}");
+        if state.format == FORMAT && manifest.is_none() {
+            return Err(damaged(&manifest_path, &path)
+                .expected(format!("a manifest, which every checkpoint of format {FORMAT} has"))
+                .found("no such file"));
+        }
+        if state.format != FORMAT && !OLD_FORMATS.contains(&state.format.as_str()) {
+            let known = format!("format {FORMAT}, {}", OLD_FORMATS.join(" or "));
             return Err(damaged(&state_path, &path).expected(known).found(state.format));
         }
-        let opened = Opened { path, state, read: AtomicU64::new(bytes.len() as u64) };
-        for (name, expected) in &opened.state.files {
-            let file = opened.file(name)?;
-            let found =
-                fs::metadata(&file).map_err(|error| opened.damaged(&file).found(error.to_string()))?.len();
-            if found != expected.bytes {
+        let named = path.file_name().and_then(|name| parse_folder_name(name.to_str()?));
+        let steps = [named.map(|(step, _)| step), manifest.as_ref().map(|manifest| manifest.step)];
+        if let Some(step) = steps.into_iter().flatten().find(|step| *step != state.step) {
+            return Err(damaged(&path, &path)
+                .expected(format!("the state after step {step}, as its folder or manifest says"))
+                .found(format!("the state after step {}", state.step))
+                .note("a checkpoint was copied or renamed over the name of another"));
+        }
+        let has_manifest = manifest.is_some();
+        let files = manifest.map_or_else(|| state.files.clone(), |manifest| manifest.files);
+        let (tensors, others) = files.into_iter().partition(|(name, _)| !has_manifest || has_tensors(name));
+        let opened = Opened { path, state, files: tensors, has_manifest, read };
+        opened.compare_files(others)?;
+        Ok(opened)
+    }
+
+    /// Compares the sizes of the files of tensors, and whatever else the process may read of the checkpoint as a whole.
+    fn compare_files(&self, others: BTreeMap<String, FileState>) -> Result<()> {
+        for (name, expected) in &self.files {
+            let file = self.file(name)?;
+            let found = fs::metadata(&file).map_err(|error| self.damaged(&file).found(error.to_string()))?;
+            if found.len() != expected.bytes {
                 let expected = format!("{} bytes", expected.bytes);
-                return Err(opened.damaged(&file).expected(expected).found(format!("{found} bytes")));
+                return Err(self.damaged(&file).expected(expected).found(format!("{} bytes", found.len())));
             }
         }
-        Ok(opened)
+        for (name, expected) in others.iter().filter(|(name, _)| *name != STATE_FILE) {
+            let file = self.file(name)?;
+            let bytes = fs::read(&file).map_err(|error| self.damaged(&file).found(error.to_string()))?;
+            self.read.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            self.whole(&file, expected.compare(&bytes))?;
+        }
+        for (name, expected) in &self.state.heads {
+            let file = self.file(name)?;
+            self.whole(&file, expected.compare(&self.bytes_of(name, 0, expected.bytes)?))?;
+        }
+        Ok(())
     }
 
     /// Its folder.
@@ -72,6 +141,11 @@ impl Opened {
         self.state.step
     }
 
+    /// See [`State::turn`].
+    pub(super) fn turn(&self) -> u64 {
+        self.state.turn
+    }
+
     /// Data position, seed, model config, optimizer name and the like.
     pub fn meta(&self) -> &BTreeMap<String, String> {
         &self.state.meta
@@ -79,7 +153,13 @@ impl Opened {
 
     /// The bytes of its files of tensors.
     pub fn bytes(&self) -> u64 {
-        self.state.files.values().map(|file| file.bytes).sum()
+        self.files.values().map(|file| file.bytes).sum()
+    }
+
+    /// Whether its manifest has the digests of all its files; without one it is of an earlier version, and only its files of
+    /// tensors have checksums.
+    pub fn has_manifest(&self) -> bool {
+        self.has_manifest
     }
 
     /// The bytes of its files that were read so far.
@@ -93,18 +173,16 @@ impl Opened {
     /// E312 if a file is damaged, E313 for an unsupported element type.
     pub fn load(&self) -> Result<Checkpoint> {
         let mut read = IndexMap::new();
-        for (name, expected) in &self.state.files {
+        for (name, expected) in &self.files {
             let file = self.file(name)?;
             let bytes = fs::read(&file).map_err(|error| self.damaged(&file).found(error.to_string()))?;
             self.read.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-            if bytes.len() as u64 != expected.bytes {
-                return Err(self
-                    .damaged(&file)
-                    .expected(format!("{} bytes", expected.bytes))
-                    .found(format!("{} bytes", bytes.len())));
-            }
-            self.compare(&file, &bytes, &expected.checksum)?;
-            parse(&file, &bytes, &mut read)?;
+            let mut tensors = IndexMap::new();
+            let (compared, parsed) =
+                digest::beside(|| expected.compare(&bytes), || parse(&file, &bytes, &mut tensors));
+            self.whole(&file, compared)?;
+            parsed?;
+            read.extend(tensors);
         }
         let state_path = self.path.join(STATE_FILE);
         // Restore the order in which they were saved.
@@ -194,34 +272,41 @@ impl Opened {
     /// The bytes of a part, whose elements have `size` bytes.
     fn part(&self, place: &Place, size: usize) -> Result<Vec<u8>> {
         let file = self.file(&place.file)?;
-        let whole = self.state.files.get(&place.file).map_or(0, |file| file.bytes);
         let elements = place.extents.iter().try_fold(size, |all, &extent| all.checked_mul(extent));
-        let is_inside = place.begin.checked_add(place.bytes).is_some_and(|end| end <= whole);
-        if elements.map(|bytes| bytes as u64) != Some(place.bytes) || !is_inside {
-            return Err(self.damaged(&file).expected("parts inside their files").found(format!("{place:?}")));
+        if elements.map(|bytes| bytes as u64) != Some(place.bytes) {
+            return Err(self.outside(&file, place));
         }
-        let read = || {
-            let mut bytes = vec![0; place.bytes as usize];
-            let mut file = File::open(&file)?;
-            file.seek(SeekFrom::Start(place.begin))?;
-            file.read_exact(&mut bytes).map(|()| bytes)
-        };
-        let bytes = read().map_err(|error: std::io::Error| self.damaged(&file).found(error.to_string()))?;
-        self.read.fetch_add(place.bytes, Ordering::Relaxed);
-        self.compare(&file, &bytes, &place.checksum)?;
+        let bytes = self.bytes_of(&place.file, place.begin, place.bytes)?;
+        self.whole(&file, manifest::compare(&bytes, &place.checksum))?;
         Ok(bytes)
     }
 
-    /// E312 unless the bytes have this checksum.
-    fn compare(&self, file: &Path, bytes: &[u8], expected: &str) -> Result<()> {
-        let found = checksum(bytes);
-        if found == expected {
-            return Ok(());
+    /// Bytes of a file of tensors. E312 if it does not have them.
+    fn bytes_of(&self, name: &str, begin: u64, count: u64) -> Result<Vec<u8>> {
+        let file = self.file(name)?;
+        let whole = self.files.get(name).map_or(0, |file| file.bytes);
+        if begin.checked_add(count).is_none_or(|end| end > whole) {
+            return Err(self.outside(&file, &format_args!("{count} bytes from {begin} of {whole}")));
         }
-        Err(self
-            .damaged(file)
-            .expected(format!("checksum {expected}"))
-            .found(format!("checksum {found} (the size is right)")))
+        let read = || {
+            let mut bytes = vec![0; count as usize];
+            let mut file = File::open(&file)?;
+            file.seek(SeekFrom::Start(begin))?;
+            file.read_exact(&mut bytes).map(|()| bytes)
+        };
+        let bytes = read().map_err(|error: std::io::Error| self.damaged(&file).found(error.to_string()))?;
+        self.read.fetch_add(count, Ordering::Relaxed);
+        Ok(bytes)
+    }
+
+    /// E312 for what an index claims of a file.
+    fn outside(&self, file: &Path, found: &dyn std::fmt::Debug) -> Box<Diagnostic> {
+        self.damaged(file).expected("parts inside their files").found(format!("{found:?}"))
+    }
+
+    /// E312 unless the bytes of a file are what they should be.
+    fn whole(&self, file: &Path, compared: Result<(), [String; 2]>) -> Result<()> {
+        compared.map_err(|[expected, found]| self.damaged(file).expected(expected).found(found))
     }
 
     /// A file of the checkpoint. E312 for a name that leads out of its folder.

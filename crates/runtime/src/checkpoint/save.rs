@@ -19,7 +19,7 @@ pub(super) fn write(storage: &dyn Storage, dir: &Path, checkpoint: &Checkpoint, 
     let files = encode(checkpoint, turn);
     let before = storage.list(dir).unwrap_or_default();
     let name = free_name(&before, checkpoint.step);
-    commit(storage, dir, &files, &name).map_err(|error| {
+    commit(storage, dir, &files, checkpoint.step, &name).map_err(|error| {
         let _ = storage.remove(&dir.join(unfinished(&name)));
         refused(storage, dir, &before, &files, &error)
     })?;
@@ -32,8 +32,8 @@ pub(super) fn free_name(before: &[String], step: u64) -> String {
     folder_name(step, own.map(|(_, revision)| revision + 1).max().unwrap_or(0))
 }
 
-/// The files of a checkpoint, in the order in which they are written.
-fn encode(checkpoint: &Checkpoint, turn: u64) -> Vec<(&str, Vec<u8>)> {
+/// The files of a checkpoint but its manifest, in the order in which they are written.
+pub(super) fn encode(checkpoint: &Checkpoint, turn: u64) -> Vec<(&str, Vec<u8>)> {
     let of = |optimizer: bool| {
         let views =
             checkpoint.tensors.iter().filter(|(name, _)| name.starts_with(OPTIMIZER_PREFIX) == optimizer);
@@ -45,20 +45,15 @@ fn encode(checkpoint: &Checkpoint, turn: u64) -> Vec<(&str, Vec<u8>)> {
         safetensors::serialize(views, None).expect("names are few enough for a header of 100 MB")
     };
     let mut files = vec![(MODEL_FILE, of(false)), (OPTIMIZER_FILE, of(true))];
-    let sizes: BTreeMap<String, FileState> = files
-        .iter()
-        .map(|(name, bytes)| {
-            (name.to_string(), FileState { bytes: bytes.len() as u64, checksum: checksum(bytes) })
-        })
-        .collect();
     let state = State {
         format: FORMAT.to_string(),
         step: checkpoint.step,
         turn,
         meta: checkpoint.meta.clone(),
-        files: sizes,
+        files: BTreeMap::new(),
         tensors: checkpoint.tensors.keys().cloned().collect(),
         shards: BTreeMap::new(),
+        heads: BTreeMap::new(),
     };
     files.extend(checkpoint.beside.iter().map(|(name, text)| (name.as_str(), text.clone().into_bytes())));
     let state = serde_json::to_vec_pretty(&state).expect("text and numbers are always JSON");
@@ -76,18 +71,36 @@ fn on(path: &Path, result: io::Result<()>) -> Result<(), Refusal> {
     result.map_err(|error| Refusal { path: path.to_path_buf(), error })
 }
 
-fn commit(storage: &dyn Storage, dir: &Path, files: &[(&str, Vec<u8>)], name: &str) -> Result<(), Refusal> {
+fn commit(
+    storage: &dyn Storage,
+    dir: &Path,
+    files: &[(&str, Vec<u8>)],
+    step: u64,
+    name: &str,
+) -> Result<(), Refusal> {
     let folder = dir.join(unfinished(name));
     on(&folder, storage.create_folder(&folder))?;
-    for (file, bytes) in files {
-        let path = folder.join(file);
-        on(&path, storage.write(&path, bytes))?;
-    }
-    finish(storage, dir, &folder, name)
+    let states = || files.iter().map(|(file, bytes)| (file.to_string(), FileState::of(bytes))).collect();
+    let (states, written) = digest::beside(states, || {
+        files.iter().try_for_each(|(file, bytes)| {
+            let path = folder.join(file);
+            on(&path, storage.write(&path, bytes))
+        })
+    });
+    written?;
+    finish(storage, dir, &folder, &Manifest::new(step, states), name)
 }
 
-/// Gives a complete folder its name, and lets `latest` point to it.
-pub(super) fn finish(storage: &dyn Storage, dir: &Path, folder: &Path, name: &str) -> Result<(), Refusal> {
+/// Gives a folder its manifest, which completes it, and its name, and lets `latest` point to it.
+pub(super) fn finish(
+    storage: &dyn Storage,
+    dir: &Path,
+    folder: &Path,
+    manifest: &Manifest,
+    name: &str,
+) -> Result<(), Refusal> {
+    let path = folder.join(MANIFEST_FILE);
+    on(&path, storage.write(&path, &manifest.bytes()))?;
     on(folder, storage.sync_folder(folder))?;
     on(folder, storage.rename(folder, &dir.join(name)))?;
     on(dir, storage.sync_folder(dir))?;

@@ -63,6 +63,7 @@ pub(super) struct Place {
 pub(super) struct Report {
     file: String,
     state: FileState,
+    head: FileState,
     parts: Vec<(String, Sharded)>,
 }
 
@@ -129,11 +130,12 @@ impl RunFolder {
     /// Completes the checkpoint after the reports of all processes.
     fn end(&self, storage: &dyn Storage, name: &str, checkpoint: Checkpoint, all: &[Vec<u8>]) -> Result<()> {
         let folder = self.path().join(unfinished_by(name));
-        let mut files = BTreeMap::new();
+        let (mut files, mut heads) = (BTreeMap::new(), BTreeMap::new());
         let mut shards: IndexMap<String, Sharded> = IndexMap::new();
         for told in all {
             let report: Report = serde_json::from_slice(told)
                 .map_err(|_| unwritten(&folder, String::from_utf8_lossy(told).into_owned()))?;
+            heads.insert(report.file.clone(), report.head);
             files.insert(report.file, report.state);
             for (name, sharded) in report.parts {
                 match shards.get_mut(&name) {
@@ -144,26 +146,29 @@ impl RunFolder {
                 }
             }
         }
-        for (name, text) in &checkpoint.beside {
+        let mut write = |name: &str, bytes: &[u8]| {
+            files.insert(name.to_string(), FileState::of(bytes));
             let path = folder.join(name);
-            let written = storage.write(&path, text.as_bytes());
-            written.map_err(|error| unwritten(&path, error.to_string()))?;
+            storage.write(&path, bytes).map_err(|error| unwritten(&path, error.to_string()))
+        };
+        for (name, text) in &checkpoint.beside {
+            write(name, text.as_bytes())?;
         }
         let mut meta = checkpoint.meta;
         self.sign(&mut meta);
         let state = State {
-            format: SHARDED_FORMAT.to_string(),
+            format: FORMAT.to_string(),
             step: checkpoint.step,
             turn: self.turn(),
             meta,
-            files,
+            files: BTreeMap::new(),
             tensors: shards.keys().cloned().collect(),
             shards: shards.into_iter().collect(),
+            heads,
         };
         let state = serde_json::to_vec_pretty(&state).expect("text and numbers are always JSON");
-        let path = folder.join(STATE_FILE);
-        storage.write(&path, &state).map_err(|error| unwritten(&path, error.to_string()))?;
-        finish(storage, self.path(), &folder, name)
+        write(STATE_FILE, &state)?;
+        finish(storage, self.path(), &folder, &Manifest::new(checkpoint.step, files), name)
             .map_err(|refusal| unwritten(&refusal.path, refusal.error.to_string()))?;
         self.prune(storage, name);
         Ok(())
@@ -206,17 +211,20 @@ pub(super) fn write_own(
             extents: extents.clone(),
             begin: begin(&key),
             bytes: bytes.len() as u64,
-            checksum: checksum(bytes),
+            checksum: digest::of(bytes),
         };
         let part = Part { key, offset: shard.offset.clone(), place: Some(place) };
         let dtype = Some(dtype.name().to_string());
         (shard.name.clone(), Sharded { shape: shard.shape.clone(), dtype, parts: vec![part] })
     };
-    let parts = shards.iter().map(part).collect();
+    // Eight bytes with the length of the header, and the header.
+    let (length, _) = bytes.split_first_chunk().expect("every safetensors file has a header");
+    let head = &bytes[..8 + u64::from_le_bytes(*length) as usize];
     let path = folder.join(&file);
-    storage.write(&path, &bytes).map_err(|error| unwritten(&path, error.to_string()))?;
-    let state = FileState { bytes: bytes.len() as u64, checksum: checksum(&bytes) };
-    Ok(Report { file, state, parts })
+    let states = || (FileState::of(&bytes), FileState::of(head), shards.iter().map(part).collect());
+    let ((state, head, parts), written) = digest::beside(states, || storage.write(&path, &bytes));
+    written.map_err(|error| unwritten(&path, error.to_string()))?;
+    Ok(Report { file, state, head, parts })
 }
 
 impl Sharded {

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn checkpoint(step: u64) -> Checkpoint {
+pub(super) fn checkpoint(step: u64) -> Checkpoint {
     let tensor = |name: &str, value: f32| {
         let bytes = [value, 2.0 * value, -value].iter().flat_map(|x| x.to_le_bytes()).collect();
         (name.to_string(), TensorData::new(DType::F32, vec![3, 1], bytes))
@@ -117,7 +117,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 /// Saves to the folder of the checkpoint's run, which keeps `keep` checkpoints.
-fn save(storage: &dyn Storage, dir: &Path, saved: &Checkpoint, keep: usize) -> Result<PathBuf> {
+pub(super) fn save(storage: &dyn Storage, dir: &Path, saved: &Checkpoint, keep: usize) -> Result<PathBuf> {
     RunFolder::reopen(dir, &saved.meta, keep)?.save(storage, saved.clone())
 }
 
@@ -188,7 +188,7 @@ fn a_kill_at_any_operation_leaves_a_whole_checkpoint() {
         assert_eq!(latest_checkpoint(dir.path()), Some(checkpoint(4)));
         assert_eq!(names(dir.path()), ["latest", "step-00000004"]);
         if storage.done.get() <= dies_at {
-            assert!(dies_at >= 12, "create, 3 writes, 2 folder syncs, 2 renames, .. were all reached");
+            assert!(dies_at >= 13, "create, 4 writes, 2 folder syncs, 2 renames, .. were all reached");
             break;
         }
     }
@@ -197,7 +197,7 @@ fn a_kill_at_any_operation_leaves_a_whole_checkpoint() {
 
 #[test]
 fn a_kill_during_the_first_save_leaves_nothing_or_all() {
-    for dies_at in 0..12 {
+    for dies_at in 0..13 {
         let dir = tempfile::tempdir().unwrap();
         let run = dir.path().join("run");
         let storage = Faulty { dies_at: Some(dies_at), ..Faulty::default() };
@@ -217,13 +217,14 @@ fn files_are_on_the_disk_before_they_are_named_and_named_before_announced() {
         "write model.safetensors".to_string(),
         "write optimizer.safetensors".to_string(),
         "write state.json".to_string(),
+        "write manifest.json".to_string(),
         "sync step-00000005".to_string(),
         "rename to step-00000005".to_string(),
         format!("sync {}", run.split(UNFINISHED).next().unwrap()),
         "write latest".to_string(),
         "rename to latest".to_string(),
     ];
-    assert_eq!(storage.log.borrow()[..9], expected);
+    assert_eq!(storage.log.borrow()[..10], expected);
 }
 
 #[test]
@@ -275,11 +276,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_file_cut_anywhere_is_named_with_its_sizes(file in 0usize..3, share in 0.0..1.0f64) {
+    fn a_file_cut_anywhere_is_named_with_its_sizes(file in 0usize..4, share in 0.0..1.0f64) {
         let dir = tempfile::tempdir().unwrap();
         save(&FileStorage, dir.path(), &checkpoint(1), 2).unwrap();
         let path = save(&FileStorage, dir.path(), &checkpoint(2), 2).unwrap();
-        let name = [MODEL_FILE, OPTIMIZER_FILE, STATE_FILE][file];
+        let name = [MODEL_FILE, OPTIMIZER_FILE, STATE_FILE, MANIFEST_FILE][file];
         let bytes = fs::read(path.join(name)).unwrap();
         let length = (bytes.len() as f64 * share) as usize;
         fs::write(path.join(name), &bytes[..length]).unwrap();
@@ -288,7 +289,7 @@ proptest! {
         prop_assert!(error.at.as_ref().unwrap().ends_with(name));
         let found = format!("{length} bytes");
         prop_assert!(error.found.as_ref().unwrap().starts_with(&found), "{}", error);
-        if name != STATE_FILE {
+        if name != MANIFEST_FILE {
             let expected = format!("{} bytes", bytes.len());
             prop_assert_eq!(error.expected.as_deref(), Some(expected.as_str()));
         }
@@ -319,6 +320,7 @@ fn what_is_not_a_checkpoint_is_told_apart() {
     assert_eq!(load(&path).unwrap_err().code, "E312");
 
     fs::remove_file(path.join(STATE_FILE)).unwrap();
+    fs::remove_file(path.join(MANIFEST_FILE)).unwrap();
     for foreign in [path.clone(), path.join(OPTIMIZER_FILE)] {
         let error = load(&foreign).unwrap_err();
         assert_eq!(error.code, "E313");
@@ -494,7 +496,7 @@ impl Storage for Slow {
 }
 
 /// The parts of the checkpoint of a step, as if two ranks had them: rows 0, and rows 1 and 2.
-fn shards(step: u64) -> Vec<Shard> {
+pub(super) fn shards(step: u64) -> Vec<Shard> {
     let of = |(name, whole): (&String, &TensorData)| {
         [(0, 1), (1, 3)].map(|(start, end)| Shard {
             name: name.clone(),
@@ -555,7 +557,7 @@ fn parts_are_read_alone_and_what_an_index_claims_is_checked() {
     let whole = &checkpoint(5).tensors["head.weight"];
     let region = |start: usize, rows: usize| (vec![start, 0], vec![rows, 1]);
     let opened = Opened::open(&path).unwrap();
-    let state = opened.bytes_read();
+    let before = opened.bytes_read();
     assert_eq!(opened.types().unwrap()["head.weight"], (DType::F32, &[3, 1][..]));
     for (start, rows, parts) in [(0, 1, 4), (1, 1, 8), (0, 3, 12), (2, 1, 8), (1, 0, 0)] {
         let before = opened.bytes_read();
@@ -563,7 +565,7 @@ fn parts_are_read_alone_and_what_an_index_claims_is_checked() {
         assert_eq!(read, [&whole.bytes[4 * start..4 * (start + rows)]]);
         assert_eq!(opened.bytes_read() - before, parts, "{rows} rows from {start}");
     }
-    assert!(state > 0 && opened.bytes() > 36);
+    assert!(before > 0 && opened.bytes() > 36);
     let text = fs::read_to_string(path.join(STATE_FILE)).unwrap();
     let claims = [
         ("\"begin\": ", "\"begin\": 99999"),
@@ -577,6 +579,9 @@ fn parts_are_read_alone_and_what_an_index_claims_is_checked() {
     for (honest, claim) in claims {
         assert!(text.contains(honest), "{honest} in {text}");
         fs::write(path.join(STATE_FILE), text.replace(honest, claim)).unwrap();
+        assert_eq!(load(&path).unwrap_err().at, Some(path.join(STATE_FILE).display().to_string()));
+        // A program that writes a claim can write the manifest for it.
+        damage_tests::sealed(&path);
         let read = Opened::open(&path).and_then(|opened| opened.regions("head.weight", &[region(0, 3)]));
         assert_eq!(read.unwrap_err().code, "E312", "{claim}");
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use partita_base::{Diagnostic, Result};
 
-use super::Split;
+use super::{Split, is_of_samples};
 
 /// The batches of a run. Window w covers bytes `[w * S, w * S + S]` of the split, so every byte but
 /// the first is predicted once per epoch. Each epoch visits all windows in another order, and
@@ -110,7 +110,11 @@ impl Batches {
                 .found(found)
                 .help("resume with the same data, seed and sequence length, or start a new run from the weights")
         };
-        let now = self.position(0);
+        let mut now = self.position(0);
+        if is_of_samples(saved("data.digest")) && !is_of_samples(&now["data.digest"]) {
+            // An earlier version read no more.
+            now.insert("data.digest".to_string(), self.split.digest_of_samples());
+        }
         if saved("data.digest") != now["data.digest"] {
             let text = |name: &str, digest: &str| format!("{name}, {digest}");
             return Err(refused(
@@ -310,6 +314,14 @@ mod tests {
         );
         assert!(error.expected.as_ref().unwrap().starts_with("first, sha256:"), "{error}");
         assert!(error.found.as_ref().unwrap().starts_with("second, sha256:"), "{error}");
+
+        // A checkpoint of an earlier version, which knows a long text by samples.
+        let mut earlier = position.clone();
+        let samples = batches("first", text, 0.2).split.digest_of_samples();
+        assert!(is_of_samples(&samples));
+        earlier.insert("data.digest".to_string(), samples);
+        assert_eq!(batches("first", text, 0.2).resume(&earlier).unwrap(), 3);
+        assert_eq!(batches("second", &changed, 0.2).resume(&earlier).unwrap_err().code, "E304");
 
         let error = batches("first", text, 0.3).resume(&position).unwrap_err();
         assert_eq!(error.message, "the checkpoint was made with another data.range");

@@ -7,17 +7,13 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hmac_sha256::Hash as Sha256;
 use memmap2::Mmap;
 use partita_base::{Diagnostic, Result};
 
+use super::identity;
+
 /// The prefix of a file that is examined to distinguish text from binary.
 const SNIFF_BYTES: usize = 8 * 1024;
-
-/// A digest covers a text of up to `DIGEST_SAMPLES * DIGEST_SAMPLE_BYTES` bytes (64 MiB) in full,
-/// and that many samples of a longer one.
-const DIGEST_SAMPLES: u64 = 64;
-const DIGEST_SAMPLE_BYTES: u64 = 1 << 20;
 
 /// The files of a folder to read.
 #[derive(Clone, Debug, Default)]
@@ -146,7 +142,8 @@ impl Corpus {
 
     /// A description in one line: name, size, what was skipped, and the beginning of the digest.
     pub fn describe(&self) -> String {
-        format!("{}, {}, {:.19}", self.text.name, self.report.summary(), self.text.digest)
+        let digest = identity::short(&self.text.digest);
+        format!("{}, {}, {digest}", self.text.name, self.report.summary())
     }
 
     /// Counts of what was read and what was skipped.
@@ -238,11 +235,17 @@ impl Split {
         &self.text.name
     }
 
-    /// The identity of the whole corpus: `sha256:` and the SHA-256 of its bytes in hexadecimal, as
-    /// `sha256sum` prints it. For a text over 64 MiB, `sha256-of-samples:` and the hash of its
-    /// length and of 64 samples of 1 MiB, evenly spaced from its first byte to its last.
+    /// The identity of the whole corpus: `sha256:` and the SHA-256 of its bytes in hexadecimal, as `sha256sum` prints it.
+    /// For a text over 64 MiB it is `xxh3-128:` and its XXH3, as `xxhsum -H128` prints it; for one over 16 GiB
+    /// `sha256-of-samples:` and the hash of its length and of 64 samples of 1 MiB, evenly spaced from the first byte to the
+    /// last.
     pub fn corpus_digest(&self) -> &str {
         &self.text.digest
+    }
+
+    /// The identity by samples, as versions before had it of texts over 64 MiB.
+    pub(super) fn digest_of_samples(&self) -> String {
+        identity::of_samples(self.text.length(), |range| self.text.chunks(range))
     }
 }
 
@@ -277,22 +280,7 @@ impl Text {
 
     /// Computes the digest of the files.
     fn finish(mut self) -> Text {
-        let total = self.length();
-        let mut hash = Sha256::new();
-        let mut add = |range| self.chunks(range).for_each(|chunk| hash.update(chunk));
-        let kind = if total <= DIGEST_SAMPLES * DIGEST_SAMPLE_BYTES {
-            add(0..total);
-            "sha256"
-        } else {
-            for i in 0..DIGEST_SAMPLES {
-                let start = (total - DIGEST_SAMPLE_BYTES) * i / (DIGEST_SAMPLES - 1);
-                add(start..start + DIGEST_SAMPLE_BYTES);
-            }
-            hash.update(total.to_le_bytes());
-            "sha256-of-samples"
-        };
-        let hexadecimal: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        self.digest = format!("{kind}:{hexadecimal}");
+        self.digest = identity::of(self.length(), identity::MOST_BYTES, |range| self.chunks(range));
         self
     }
 
@@ -394,6 +382,18 @@ fn read(path: &Path) -> Contents {
         Ok(Contents::Text(map(&file)?))
     };
     open().unwrap_or(Contents::Unreadable)
+}
+
+/// The identity of the bytes of a file: see [`Split::corpus_digest`].
+///
+/// # Errors
+/// Those of the system.
+pub fn file_identity(path: &Path) -> std::io::Result<String> {
+    let mut text = Text::named(String::new());
+    let map = map(&File::open(path)?)?;
+    let length = map.len();
+    text.push(Piece::Mapped(map), length);
+    Ok(text.finish().digest)
 }
 
 #[allow(unsafe_code)]
@@ -560,22 +560,5 @@ mod tests {
         let memory = Corpus::from_bytes("abc", b"abc".to_vec());
         assert_eq!(memory.describe(), "abc, 3 bytes, sha256:ba7816bf8f01");
         assert_eq!(memory.whole().corpus_name(), "abc");
-    }
-
-    #[test]
-    fn a_digest_of_a_long_text_covers_its_length_and_both_ends() {
-        let digest = |length: usize, changed: usize| {
-            let mut bytes = vec![b'a'; length];
-            bytes[changed] = b'b';
-            Corpus::from_bytes("long", bytes).whole().corpus_digest().to_string()
-        };
-        let whole = 64 << 20;
-        assert!(digest(whole, 0).starts_with("sha256:"));
-        let digests: BTreeSet<String> =
-            [(whole + 9, 0), (whole + 9, whole + 8), (whole + 9, 1), (whole + 8, 0)]
-                .map(|(length, changed)| digest(length, changed))
-                .into();
-        assert_eq!(digests.len(), 4);
-        assert!(digests.iter().all(|digest| digest.starts_with("sha256-of-samples:")), "{digests:?}");
     }
 }

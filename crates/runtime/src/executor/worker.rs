@@ -24,6 +24,9 @@ const SILENT: Duration = BEAT_EVERY.saturating_mul(5);
 /// The most places of ranks in a message.
 const MOST_PLACES: usize = 32;
 
+/// How often a worker that waits looks at its watchdog within its time.
+const LOOKS: u32 = 4;
+
 /// State shared by all workers.
 pub(super) struct Shared {
     /// The programs of all ranks.
@@ -246,8 +249,7 @@ impl Shared {
             }
             // A worker that waits in a collective can report more than one that is stuck without a
             // reason, so it reports first. It may have gone to sleep before the last progress and
-            // start counting at its next check, so it may report as late as after twice its
-            // timeout.
+            // starts counting at its next look, of which there are some in each timeout.
             let patience = if waiting.1.is_some() { self.watchdog } else { 3 * self.watchdog };
             let left = patience.saturating_sub(still.since.elapsed());
             // A single worker without progress is stuck, unless another process can help.
@@ -255,7 +257,7 @@ impl Shared {
             if left.is_zero() || alone {
                 return self.fail(waiting.0, self.stuck(waiting, still.since.elapsed()));
             }
-            transport.notify().wait_for_change(seen, self.awake, left);
+            transport.notify().wait_for_change(seen, self.awake, left.min(self.watchdog / LOOKS));
         }
     }
 

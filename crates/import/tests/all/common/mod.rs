@@ -23,13 +23,23 @@ pub struct Entry {
     pub stored: u32,
     /// Added to the offset in the central directory.
     pub moved: i64,
+    /// The checksum in the central directory.
+    pub checksum: u32,
 }
 
 impl Entry {
     pub fn new(name: &str, data: impl Into<Vec<u8>>) -> Entry {
         let data = data.into();
         let size = data.len() as u32;
-        Entry { name: name.into(), data, method: 0, flags: 0, size, stored: size, moved: 0 }
+        let checksum = crc32fast::hash(&data);
+        Entry { name: name.into(), data, method: 0, flags: 0, size, stored: size, moved: 0, checksum }
+    }
+
+    /// An entry that is deflated.
+    pub fn deflated(name: &str, data: &[u8]) -> Entry {
+        let (size, checksum) = (data.len() as u32, crc32fast::hash(data));
+        let stored = miniz_oxide::deflate::compress_to_vec(data, 6);
+        Entry { method: 8, size, checksum, ..Entry::new(name, stored) }
     }
 }
 
@@ -50,7 +60,8 @@ pub fn zip(entries: &[Entry]) -> Vec<u8> {
         directory.extend([0u8; 4]);
         directory.extend(entry.flags.to_le_bytes());
         directory.extend(entry.method.to_le_bytes());
-        directory.extend([0u8; 8]);
+        directory.extend([0u8; 4]);
+        directory.extend(entry.checksum.to_le_bytes());
         directory.extend(entry.stored.to_le_bytes());
         directory.extend(entry.size.to_le_bytes());
         directory.extend((name.len() as u16).to_le_bytes());
@@ -127,4 +138,33 @@ pub fn unzip(bytes: &[u8]) -> Vec<Entry> {
         at += 46 + name + number(at + 30, 2) + number(at + 32, 2);
     }
     entries
+}
+
+/// Writes the checksums that the entries have now into the central directory, as far as an archive has one.
+pub fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    let number = |bytes: &[u8], at: usize, size: usize| {
+        let field = at.checked_add(size).and_then(|end| bytes.get(at..end));
+        field.map(|field| field.iter().rev().fold(0usize, |value, &byte| value << 8 | usize::from(byte)))
+    };
+    let Some(end) = bytes.len().checked_sub(22) else { return bytes };
+    let mut at = number(&bytes, end + 16, 4).unwrap_or(usize::MAX);
+    while number(&bytes, at, 4) == Some(0x0201_4B50) {
+        let field = |offset: usize, size: usize| number(&bytes, at + offset, size).unwrap_or(0);
+        let (method, stored, header) = (field(10, 2), field(20, 4), field(42, 4));
+        let next = at + 46 + field(28, 2) + field(30, 2) + field(32, 2);
+        let names = [26, 28].map(|offset| number(&bytes, header + offset, 2).unwrap_or(0));
+        let start = header + 30 + names[0] + names[1];
+        if let Some(data) = bytes.get(start..start.saturating_add(stored)) {
+            let checksum = match method {
+                8 => miniz_oxide::inflate::decompress_to_vec_with_limit(data, 1 << 20)
+                    .map(|data| crc32fast::hash(&data)),
+                _ => Ok(crc32fast::hash(data)),
+            };
+            if let (Ok(checksum), Some(place)) = (checksum, bytes.get_mut(at + 16..at + 20)) {
+                place.copy_from_slice(&checksum.to_le_bytes());
+            }
+        }
+        at = next;
+    }
+    bytes
 }
