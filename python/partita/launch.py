@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import queue
-import re
 import shutil
 import signal
 import socket
@@ -23,6 +22,7 @@ import threading
 import time
 from collections.abc import Sequence
 
+from partita import _partita
 from partita._error import refuse
 from partita._launched import report_of
 
@@ -54,7 +54,7 @@ def launch(command: Sequence[str], count: int, port: int | None = None) -> int:
     """Runs a command in ``count`` processes; returns 0, or the exit code of the first that failed (130 for Ctrl-C)."""
     # Mapped files are fastest in memory, where the system has a place for them.
     memory = "/dev/shm" if os.path.isdir("/dev/shm") and "TMPDIR" not in os.environ else None
-    _remove_leftovers(memory or tempfile.gettempdir())
+    _partita.remove_leftovers(memory or tempfile.gettempdir(), _FOLDER)
     folder = tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-", dir=memory)
     ended: queue.Queue[int] = queue.Queue()
     processes: list[subprocess.Popen[bytes]] = []
@@ -82,21 +82,6 @@ def launch(command: Sequence[str], count: int, port: int | None = None) -> int:
         for process in processes:
             _signal(process, signal.SIGKILL)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove_leftovers(parent: str) -> None:
-    """Removes the folders of launches of this user that were killed before they could."""
-    for entry in os.scandir(parent):
-        found = re.match(rf"{_FOLDER}(\d+)(-|$)", entry.name)
-        try:
-            if not found or not entry.is_dir(follow_symlinks=False) or entry.stat().st_uid != os.geteuid():
-                continue
-            os.kill(int(found.group(1)), 0)
-        except ProcessLookupError:
-            shutil.rmtree(entry.path, ignore_errors=True)
-        except OSError:
-            # It has gone, or its process is that of another user.
-            pass
 
 
 def _wait(

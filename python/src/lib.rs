@@ -46,6 +46,12 @@ fn ask(py: Python<'_>, arguments: Vec<String>) -> PyResult<String> {
     error::detached(py, || partita_cli::ask(arguments))
 }
 
+/// Removes the folders in `parent` whose names begin so, and that processes of this user which have ended left there.
+#[pyfunction]
+fn remove_leftovers(parent: &str, beginning: &str) {
+    partita::leftovers::remove(parent.as_ref(), beginning);
+}
+
 /// E393 in one of several processes of another launcher, each of which would run all ranks.
 #[pyfunction]
 fn check_alone(py: Python<'_>) -> PyResult<()> {
@@ -101,6 +107,8 @@ mod _partita {
     use super::plan::Plan;
     #[pymodule_export]
     use super::program::Program;
+    #[pymodule_export]
+    use super::remove_leftovers;
     #[pymodule_export]
     use super::run_command;
     #[pymodule_export]

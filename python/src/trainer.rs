@@ -77,7 +77,7 @@ impl Trainer {
             check_effects(&built)?;
             Ok((prepare(&built, &source, seed, true)?, built.notes))
         })?;
-        let origin = Origin::of(&model.source.model.forward, &options.step);
+        let origin = Origin::of_graph(&model.source.model.forward, &options.step);
         let watched = Watched::new(step.train_loop.runner().interrupter());
         Ok(Trainer { step: OfProcess::new(step), folder: OfProcess::new(None), origin, notes, watched })
     }

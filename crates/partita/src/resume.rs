@@ -1,4 +1,4 @@
-//! What a run has otherwise than the run whose checkpoint it resumes.
+//! What differs between a run and the run whose checkpoint it resumes.
 //!
 //! A checkpoint says what the model computes, by a digest of its graph, and by which rule its parameters are updated; the
 //! config beside it has the settings. Another model, or another rule, of equal tensors is refused: shapes do not show how
@@ -72,7 +72,7 @@ impl Origin {
         // A checkpoint may claim any number.
         Limit::Planned.check(config.model.as_ref(), rows)?;
         let model = config.model.build(rows, dtype, false)?;
-        let mut origin = Origin::of(&model.forward, &config.step);
+        let mut origin = Origin::of_graph(&model.forward, &config.step);
         origin.meta.insert(ROWS.to_string(), rows.to_string());
         origin.meta.insert(DTYPE.to_string(), dtype.name().to_string());
         origin.meta.insert(OPTIMIZER.to_string(), config.step.optimizer.name().to_string());
@@ -80,7 +80,7 @@ impl Origin {
     }
 
     /// That of a run of a graph, which is updated so.
-    pub fn of(forward: &Graph, options: &StepOptions) -> Origin {
+    pub fn of_graph(forward: &Graph, options: &StepOptions) -> Origin {
         let text = print_with(forward, &PrintOptions { locations: false, ..PrintOptions::default() });
         let inputs: Vec<String> =
             forward.inputs.iter().map(|&input| forward.value(input).ty.to_string()).collect();
@@ -89,11 +89,11 @@ impl Origin {
             rule += " with decay of vectors";
         }
         if !options.groups.is_empty() {
-            rule += &format!(" and groups {}", digest::of(format!("{:?}", options.groups).as_bytes()));
+            rule += &format!(" and groups {}", digest::of_bytes(format!("{:?}", options.groups).as_bytes()));
         }
         let meta = [
-            (GRAPH, digest::of(text.as_bytes())),
-            (INPUTS, digest::of(inputs.join(" ").as_bytes())),
+            (GRAPH, digest::of_bytes(text.as_bytes())),
+            (INPUTS, digest::of_bytes(inputs.join(" ").as_bytes())),
             (RULE, rule),
         ];
         Origin { meta: meta.map(|(key, value)| (key.to_string(), value)).into() }

@@ -210,7 +210,7 @@ impl Trainer {
         &self.step
     }
 
-    /// What it has otherwise than the run that it resumes, a line for each of it.
+    /// What differs from the run that it resumes, a line for each difference.
     pub fn changes(&self) -> &[String] {
         &self.changes
     }

@@ -10,7 +10,7 @@ const KIND: &str = "xxh3-128:";
 const AT_ONCE: usize = 1 << 20;
 
 /// The digest of bytes.
-pub fn of(bytes: &[u8]) -> String {
+pub fn of_bytes(bytes: &[u8]) -> String {
     of_chunks(std::iter::once(bytes))
 }
 
@@ -46,11 +46,11 @@ mod tests {
     #[test]
     fn a_digest_is_that_of_the_whole_and_every_bit_counts() {
         // `printf abc | xxhsum -H128`, and of nothing: the reference implementation's own test values.
-        assert_eq!(of(b""), "xxh3-128:99aa06d3014798d86001c324468d497f");
-        assert_eq!(of(b"abc"), "xxh3-128:06b05ab6733a618578af5f94892f3950");
+        assert_eq!(of_bytes(b""), "xxh3-128:99aa06d3014798d86001c324468d497f");
+        assert_eq!(of_bytes(b"abc"), "xxh3-128:06b05ab6733a618578af5f94892f3950");
         let bytes: Vec<u8> =
             (0..3 * AT_ONCE as u32 + 5).map(|i| (i.wrapping_mul(2654435761) >> 24) as u8).collect();
-        let whole = of(&bytes);
+        let whole = of_bytes(&bytes);
         assert_eq!(
             of_chunks([&bytes[..7], &bytes[7..AT_ONCE + 9], &bytes[AT_ONCE + 9..]].into_iter()),
             whole
@@ -58,10 +58,10 @@ mod tests {
         let mut changed = bytes.clone();
         for place in [0, 1, AT_ONCE, bytes.len() - 1] {
             changed[place] ^= 16;
-            assert_ne!(of(&changed), whole, "{place}");
+            assert_ne!(of_bytes(&changed), whole, "{place}");
             changed[place] ^= 16;
         }
         assert!(is_one(&whole));
-        assert_eq!(beside(|| of(&bytes), || 3), (whole, 3));
+        assert_eq!(beside(|| of_bytes(&bytes), || 3), (whole, 3));
     }
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -101,11 +100,11 @@ def apply(
             "E394", "stages need a loss and example inputs", expected="loss= and example_inputs=", found=f"no {missing}"
         )
 
-    device = _device(device_mesh)
+    device, ranks = _batch.device_of(device_mesh), _batch.ranks_of(device_mesh)
     one_device = OneDevice(module, loss)
     module.to(device)
     _begin_alike(module, device_mesh)
-    part_loss = PartLoss(loss, math.prod(sizes[axis] for axis in _batch.batch_axes(device_mesh)))
+    part_loss = PartLoss(loss, ranks)
     limit = verify_limit if check else None
     layout_mesh = device_mesh[layout_axis] if layout_axis is not None else None
 
@@ -123,9 +122,9 @@ def apply(
         return Parallel(device_mesh, [module], layout_mesh, microbatches, part_loss, one_device, limit)
     # The rows of one microbatch of one rank.
     given = pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, (example_inputs, {}))
-    parts = microbatches * math.prod(sizes[axis] for axis in _batch.batch_axes(device_mesh))
-    check_rows(rows_of(given), parts // microbatches, microbatches)
-    inputs, _ = part_of(given, rows_of(given), parts, 0)
+    rows = rows_of(given)
+    check_rows(rows, ranks, microbatches)
+    inputs, _ = part_of(given, rows, ranks * microbatches, 0)
     mine = table.stages_of(device_mesh.get_local_rank(STAGES))
     stages = _stages.cut(module, ends, inputs, device_mesh, device, mine)
     roots = [stage.submod for stage in stages]
@@ -196,19 +195,10 @@ def _layout_axis(lines: list[Line], sizes: Mapping[str, int], refusals: Refusals
     return found
 
 
-def _device(mesh: DeviceMesh) -> torch.device:
-    """The device of this process."""
-    if mesh.device_type == "cpu":
-        return torch.device("cpu")
-    current = torch.get_device_module(mesh.device_type).current_device()
-    return torch.device(mesh.device_type, current)
-
-
 def _begin_alike(module: torch.nn.Module, mesh: DeviceMesh) -> None:
     """Every rank takes the parameters and buffers of the first one."""
     first = int(mesh.mesh.flatten()[0])
-    axes = mesh.mesh_dim_names or ()
-    group = mesh.get_group() if mesh.ndim == 1 else mesh[tuple(axes)]._flatten().get_group()
+    group = _batch.world_of(mesh)
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if tensor.is_meta:
             raise refuse(

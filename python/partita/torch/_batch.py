@@ -6,6 +6,7 @@ its axis and replicated over the other one; where no line names any, all are rep
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +35,23 @@ def batch_axes(mesh: DeviceMesh) -> list[str]:
     """The axes of more than one rank that shard the batch."""
     names = mesh.mesh_dim_names or ()
     return [name for name, size in zip(names, mesh.shape) if name in BATCH_AXES and size > 1]
+
+
+def ranks_of(mesh: DeviceMesh) -> int:
+    """The number of ranks among which the rows of a batch are divided."""
+    return math.prod(mesh[axis].size() for axis in batch_axes(mesh))
+
+
+def device_of(mesh: DeviceMesh) -> torch.device:
+    """The device of this process."""
+    if mesh.device_type == "cpu":
+        return torch.device("cpu")
+    return torch.device(mesh.device_type, torch.get_device_module(mesh.device_type).current_device())
+
+
+def world_of(mesh: DeviceMesh) -> dist.ProcessGroup:
+    """The group of all ranks of a mesh."""
+    return mesh.get_group() if mesh.ndim == 1 else mesh[tuple(mesh.mesh_dim_names or ())]._flatten().get_group()
 
 
 def units(
@@ -100,10 +118,8 @@ class Draws:
     """The random numbers of this rank: alike on ranks with the same rows and stages, which compute the same values, and others
     on other ranks. The generators of the program are left as they are; the first rank's seed decides."""
 
-    def __init__(self, mesh: DeviceMesh, world: dist.ProcessGroup) -> None:
-        self._device = torch.device("cpu")
-        if mesh.device_type != "cpu":
-            self._device = torch.device(mesh.device_type, torch.get_device_module(mesh.device_type).current_device())
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self._device, world = device_of(mesh), world_of(mesh)
         seed: list[Any] = [torch.initial_seed()]
         dist.broadcast_object_list(seed, src=dist.get_global_rank(world, 0), group=world)
         place = 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -37,9 +36,7 @@ class OneDevice:
     def __init__(self, module: torch.nn.Module, loss: Callable[..., Any] | None) -> None:
         self.signature = inspect.signature(module.forward)
         self.name = type(module).__name__
-        with torch.device("meta"):
-            empty = {id(value): torch.nn.Parameter(torch.empty_like(value), value.requires_grad) for value in module.parameters()}
-        self._module = copy.deepcopy(module, empty)
+        self._module = _emptied(module, "meta")
         self._loss = copy.deepcopy(loss).cpu() if isinstance(loss, torch.nn.Module) else loss
         self._programs: dict[Any, Any] = {}
         self._shares: dict[Any, Shares] = {}
@@ -108,21 +105,12 @@ class OneDevice:
 
     def _with(self, values: Mapping[str, torch.Tensor]) -> torch.nn.Module:
         """The module with values of parameters and buffers; those that are not given have none."""
-        module = copy.deepcopy(self._module)
+        module = _emptied(self._module, "cpu")
         for part in module.modules():
-            for name, value in part._parameters.items():
-                if value is not None:
-                    part._parameters[name] = torch.nn.Parameter(torch.empty_like(value, device="cpu"), value.requires_grad)
             for name, buffer in part._buffers.items():
                 part._buffers[name] = buffer if buffer is None else buffer.cpu()
-        # Shared parameters are one again.
-        alike = dict(self._module.named_parameters(remove_duplicate=False))
-        first: dict[int, torch.nn.Parameter] = {}
-        for name, parameter in list(module.named_parameters(remove_duplicate=False)):
-            owner, _, last = name.rpartition(".")
-            module.get_submodule(owner)._parameters[last] = first.setdefault(id(alike[name]), parameter)
         with torch.no_grad():
-            for name, tensor in [*module.named_parameters(remove_duplicate=False), *module.named_buffers()]:
+            for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
                 if name in values:
                     tensor.copy_(values[name])
         return module
@@ -155,6 +143,15 @@ class OneDevice:
         return loss.detach(), gradients
 
 
+def _emptied(module: torch.nn.Module, device: str) -> torch.nn.Module:
+    """A copy of a module with parameters of a device that have no values. What is shared is shared in the copy."""
+    empty = {
+        id(value): torch.nn.Parameter(torch.empty_like(value, device=device), value.requires_grad)
+        for value in module.parameters()
+    }
+    return copy.deepcopy(module, empty)
+
+
 class _WithLoss(torch.nn.Module):
     """A module with its loss, called with the arguments and the named arguments; the last argument is the target."""
 
@@ -170,16 +167,15 @@ class _WithLoss(torch.nn.Module):
 
 def loss_in(output: Any) -> Any:
     """The loss that a module returns: a scalar, or an attribute ``loss`` as in models of Hugging Face. E394 without one."""
-    loss = output if isinstance(output, (torch.Tensor, torch.fx.Node)) else getattr(output, "loss", None)
+    loss = output if isinstance(output, torch.Tensor) else getattr(output, "loss", None)
     if loss is None and isinstance(output, Mapping):
         loss = output.get("loss")
-    value = loss.meta["val"] if isinstance(loss, torch.fx.Node) else loss
-    if not isinstance(value, torch.Tensor) or value.ndim != 0:
+    if not isinstance(loss, torch.Tensor) or loss.ndim != 0:
         raise refuse(
             "E394",
             "the module returns no loss",
             expected="a scalar, or a result with a scalar `loss`",
-            found=type(output).__name__ if value is None else f"a tensor of shape {list(value.shape)}",
+            found=type(output).__name__ if loss is None else f"a tensor of shape {list(loss.shape)}",
             help="give apply a function: loss=torch.nn.functional.cross_entropy",
         )
     return loss
@@ -257,11 +253,6 @@ def difference(
         help="a module that combines rows of the batch, or computes otherwise on each rank, cannot run so; use the native "
         "engine, partita.Trainer, or a mesh without the axis that divides its rows",
     )
-
-
-def say(text: str) -> None:
-    """A line for who waits."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def fields(error: PartitaError) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,10 +18,10 @@ from partita._error import refuse
 from partita._partita import PartitaError
 
 from . import _stages
-from ._batch import Draws, batch_axes
+from ._batch import Draws, batch_axes, ranks_of, world_of
 from ._layouts import running
 from ._lines import STAGES
-from ._one_device import Given, OneDevice, difference, digest, fields, loss_in, say, without_dropout
+from ._one_device import Given, OneDevice, difference, digest, fields, loss_in, without_dropout
 from ._shares import Unshared, unshared
 
 
@@ -41,7 +42,7 @@ class PartLoss:
         """The shares of the parts that follow, in the order of their forward passes."""
         self._shares, self.found = list(shares), []
 
-    def of(self, root: Callable[..., Any], part: Given) -> torch.Tensor:
+    def forward(self, root: Callable[..., Any], part: Given) -> torch.Tensor:
         """The loss of a module for a part."""
         args, kwargs = part
         return self(root(*args, **kwargs)) if self._loss is None else self(root(*args[:-1], **kwargs), args[-1])
@@ -86,8 +87,7 @@ class Parallel:
         self._roots, self._layouts, self._loss, self._pipeline = list(roots), layouts, loss, pipeline
         self._one_device, self._unverified = one_device, verify_limit
         self._batch = batch_axes(mesh)
-        self._world = mesh.get_group() if mesh.ndim == 1 else mesh[tuple(mesh.mesh_dim_names or ())]._flatten().get_group()
-        self._draws = Draws(mesh, self._world)
+        self._world, self._draws = world_of(mesh), Draws(mesh)
 
     def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         """The parameters that this rank holds a part of, by the names that they have in the user's module."""
@@ -117,20 +117,19 @@ class Parallel:
         with running(self._layouts):
             yield
 
-    def _place(self) -> tuple[int, int]:
-        """Into how many parts the ranks divide the rows, and which one is that of this rank."""
-        count, place = 1, 0
+    def _place(self) -> int:
+        """Which of the ranks that divide the rows this one is."""
+        place = 0
         for axis in self._batch:
-            size = self.mesh[axis].size()
-            count, place = count * size, place * size + self.mesh.get_local_rank(axis)
-        return count, place
+            place = place * self.mesh[axis].size() + self.mesh.get_local_rank(axis)
+        return place
 
     def local(self, tensor: torch.Tensor) -> torch.Tensor:
         """This rank's rows of a batch. E394 if the ranks, and the microbatches of each, do not divide them."""
-        ranks, place = self._place()
-        rows = tensor.shape[0]
+        rows, ranks = tensor.shape[0], ranks_of(self.mesh)
         check_rows(rows, ranks, self.microbatches)
-        return tensor[rows // ranks * place : rows // ranks * (place + 1)]
+        found: torch.Tensor = part_of(tensor, rows, ranks, self._place())
+        return found
 
     def backward(self, *batch: Any, **named: Any) -> torch.Tensor:
         """Both passes over a whole batch, which every rank is given; gradients are added to those of the parameters.
@@ -142,7 +141,6 @@ class Parallel:
         step that is not that of one device; E414 and E430 for other arguments than the module takes.
         """
         given = self._one_device.bound(batch, named)
-        self._parts(given)
         if self._unverified is not None:
             self._verify(given, self._unverified)
             self._unverified = None
@@ -157,8 +155,8 @@ class Parallel:
                 self._pass(parts)
             else:
                 self._loss.begin([shares[number] for number in self._pipeline.order])
-                ranks, place = self._place()
-                mine = part_of(given, rows_of(given), ranks, place) if ranks > 1 else given
+                ranks = ranks_of(self.mesh)
+                mine = part_of(given, rows_of(given), ranks, self._place()) if ranks > 1 else given
                 self._pipeline.step(mine, self._one_device.name)
         device = next((value.device for value in self.parameters()), torch.device("cpu"))
         # Stages but the last one add nothing.
@@ -175,28 +173,28 @@ class Parallel:
                 is_last = number + 1 == len(parts)
                 root.set_is_last_backward(is_last)
                 root.set_requires_gradient_sync(is_last)
-            self._loss.of(root, part).backward()
+            self._loss.forward(root, part).backward()
 
     def _parts(self, given: Given) -> list[Given]:
         """The parts of a batch that this rank computes. E394 if its rows cannot be divided."""
-        ranks, place = self._place()
+        ranks = ranks_of(self.mesh)
         count = ranks * self.microbatches
         if count == 1:
             return [given]
-        rows = rows_of(given)
+        rows, first = rows_of(given), self._place() * self.microbatches
         check_rows(rows, ranks, self.microbatches)
-        return [part_of(given, rows, count, place * self.microbatches + number) for number in range(self.microbatches)]
+        return [part_of(given, rows, count, first + number) for number in range(self.microbatches)]
 
     def _shares(self, given: Given, parts: Sequence[Given]) -> list[float]:
         """The shares in the loss of the parts of this rank. What refuses one rank refuses all."""
-        count = self._place()[0] * self.microbatches
+        count = ranks_of(self.mesh) * self.microbatches
         if count == 1:
             return [1.0]
         shares = self._one_device.shares(given, parts[0], count)
         found: list[float] = []
         refused: Unshared | None = None
         try:
-            found = shares.of(pytree.tree_leaves(given), [pytree.tree_leaves(part) for part in parts])
+            found = shares.compute(pytree.tree_leaves(given), [pytree.tree_leaves(part) for part in parts])
         except Unshared as reason:
             refused = reason
         # Programs are alike on all ranks, numbers are not.
@@ -217,6 +215,8 @@ class Parallel:
     def _verify(self, given: Given, limit: float) -> None:
         """Compares the loss and the gradients of a batch, cut to what one device computes within a limit, with those of one
         device. The parameters, their gradients, buffers and random numbers are as before."""
+        # What is wrong with its rows is told before the module is exported with them.
+        self._parts(given)
         digests: list[Any] = [None] * dist.get_world_size(self._world)
         dist.all_gather_object(digests, digest(given), group=self._world)
         if len(set(digests)) > 1:
@@ -233,7 +233,7 @@ class Parallel:
         before = [(parameter, parameter.grad) for parameter in self.parameters()]
         is_first = dist.get_rank(self._world) == 0
         if is_first and operations > _TOLD:
-            say(f"comparing the first step with one device: {operations:.1e} operations")
+            print(f"comparing the first step with one device: {operations:.1e} operations", file=sys.stderr, flush=True)
         try:
             for parameter, _ in before:
                 parameter.grad = None
@@ -271,7 +271,7 @@ class Parallel:
         operations = self._one_device.operations(given)
         if operations <= limit:
             return given, operations
-        rows, parts = rows_of(given), self._place()[0] * self.microbatches
+        rows, parts = rows_of(given), ranks_of(self.mesh) * self.microbatches
         fitting = int(rows * limit / operations) // parts * parts
         # Stages are for batches of one size.
         if fitting == 0 or self._pipeline is not None:
@@ -367,13 +367,12 @@ def check_rows(rows: int, ranks: int, microbatches: int) -> None:
         )
 
 
-def part_of(given: Given, rows: int, count: int, number: int, parts: int = 1) -> Given:
-    """Some of the ``count`` equal parts of the rows of a batch, from the one of a number."""
+def part_of(given: Any, rows: int, count: int, number: int, parts: int = 1) -> Any:
+    """Some of the ``count`` equal parts of the rows of a batch, or of a tensor, from the one of a number."""
     size = rows // count
 
     def cut(leaf: Any) -> Any:
         has_rows = isinstance(leaf, torch.Tensor) and leaf.ndim > 0
         return leaf[size * number : size * (number + parts)] if has_rows else leaf
 
-    found: Given = pytree.tree_map(cut, given)
-    return found
+    return pytree.tree_map(cut, given)

@@ -191,12 +191,12 @@ class Shares:
     def _check_rows_of(self, node: Node, *rows: Node) -> None:
         """Below a sum over rows there is no other one."""
         for value in rows:
-            for inner in [value, *_ancestors(self._programs[0].graph, value)]:
+            for inner in _ancestors(self._programs[0].graph, value):
                 if self._rows.get(inner) is False:
                     raise Unshared(f"{_shown(inner)} is reduced over rows and used for each row of {_shown(node)}")
 
     def _check_evaluated(self, node: Node) -> None:
-        for inner in [node, *_ancestors(self._programs[0].graph, node)]:
+        for inner in _ancestors(self._programs[0].graph, node):
             if inner.op not in ("call_function", "placeholder") or not _is_plain(inner):
                 raise Unshared(f"{_shown(inner)} in what the loss is divided by")
 
@@ -205,7 +205,7 @@ class Shares:
         """Whether no share depends on the numbers of a batch."""
         return all(isinstance(count.whole, float) for term in self._terms for count in term.counts or ())
 
-    def of(self, batch: Sequence[Any], parts: Sequence[Sequence[Any]]) -> list[float]:
+    def compute(self, batch: Sequence[Any], parts: Sequence[Sequence[Any]]) -> list[float]:
         """The shares of parts of a batch; each is given as the leaves of the arguments. Raises ``Unshared`` where they
         differ by term."""
         whole = _Values(self._programs[0], batch)
@@ -238,21 +238,29 @@ class _Values:
     """Values of a program for the leaves of its arguments, computed as they are asked for."""
 
     def __init__(self, program: Any, leaves: Sequence[Any]) -> None:
+        self._program, self._leaves = program, leaves
         self._known: dict[Node, Any] = {}
-        rest = iter(leaves)
-        tensors = dict(program.state_dict) | dict(program.constants)
-        nodes = program.graph.find_nodes(op="placeholder")
-        for node, spec in zip(nodes, program.graph_signature.input_specs):
-            value = next(rest) if spec.kind.name == "USER_INPUT" else tensors.get(spec.target)
-            self._known[node] = value.detach().cpu() if isinstance(value, torch.Tensor) else value
 
     def __getitem__(self, node: Node) -> Any:
         if node not in self._known:
-            target: Any = node.target
-            with torch.no_grad():
-                args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self.__getitem__)
-                self._known[node] = target(*args, **kwargs)
+            self._known[node] = self._given(node) if node.op == "placeholder" else self._computed(node)
         return self._known[node]
+
+    def _given(self, node: Node) -> Any:
+        specs = self._program.graph_signature.input_specs
+        (spec,) = [spec for spec in specs if getattr(spec.arg, "name", None) == node.name]
+        if spec.kind.name == "USER_INPUT":
+            own = [spec for spec in specs if spec.kind.name == "USER_INPUT"]
+            value = self._leaves[own.index(spec)]
+        else:
+            value = {**self._program.state_dict, **self._program.constants}.get(spec.target)
+        return value.detach().cpu() if isinstance(value, torch.Tensor) else value
+
+    def _computed(self, node: Node) -> Any:
+        target: Any = node.target
+        with torch.no_grad():
+            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self.__getitem__)
+            return target(*args, **kwargs)
 
     def number(self, count: float | Node | Callable[[_Values], torch.Tensor]) -> float:
         """A count as a number."""

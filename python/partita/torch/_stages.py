@@ -179,7 +179,8 @@ class Pipeline:
         self.stages = stages
         self.schedule = _scheduled(stages, table, slices, microbatches, loss)
         self.order = table.order_of_losses()
-        self._inputs = [node.name for node in stages[0].pipe_info.graph.nodes if node.op == "placeholder"]  # type: ignore[attr-defined]
+        graph: Any = getattr(stages[0], "pipe_info").graph
+        self._inputs = [node.name for node in graph.nodes if node.op == "placeholder"]
         for stage in stages:
             _read_by_name(stage)
 

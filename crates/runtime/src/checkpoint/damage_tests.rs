@@ -29,7 +29,7 @@ fn saved(dir: &Path, is_sharded: bool) -> PathBuf {
 /// Writes the manifest that the files of a folder have now.
 pub(super) fn sealed(path: &Path) {
     let old = Manifest::parse(&fs::read(path.join(MANIFEST_FILE)).unwrap()).unwrap();
-    let state = |name: &String| (name.clone(), FileState::of(&fs::read(path.join(name)).unwrap()));
+    let state = |name: &String| (name.clone(), FileState::from_bytes(&fs::read(path.join(name)).unwrap()));
     let files = old.files.keys().map(state).collect();
     fs::write(path.join(MANIFEST_FILE), Manifest::new(old.step, files).bytes()).unwrap();
 }

@@ -25,7 +25,7 @@ impl Manifest {
     pub fn new(step: u64, files: BTreeMap<String, FileState>) -> Manifest {
         let mut manifest =
             Manifest { format: MANIFEST_FORMAT.to_string(), step, files, digest: String::new() };
-        manifest.digest = digest::of(&manifest.bytes());
+        manifest.digest = digest::of_bytes(&manifest.bytes());
         manifest
     }
 
@@ -51,8 +51,8 @@ impl Manifest {
 
 impl FileState {
     /// Size and digest of a file.
-    pub fn of(bytes: &[u8]) -> FileState {
-        FileState { bytes: bytes.len() as u64, checksum: digest::of(bytes) }
+    pub fn from_bytes(bytes: &[u8]) -> FileState {
+        FileState { bytes: bytes.len() as u64, checksum: digest::of_bytes(bytes) }
     }
 
     /// Size and checksum of bytes, if they are others than these: what was expected, and what was found.
@@ -67,7 +67,7 @@ impl FileState {
 
 /// Compares bytes with a checksum of either kind: what was expected, and what was found otherwise.
 pub(super) fn compare(bytes: &[u8], expected: &str) -> Result<(), [String; 2]> {
-    let found = if digest::is_one(expected) { digest::of(bytes) } else { checksum(bytes) };
+    let found = if digest::is_one(expected) { digest::of_bytes(bytes) } else { checksum(bytes) };
     match found == expected {
         true => Ok(()),
         false => Err([format!("checksum {expected}"), format!("checksum {found} (the size is right)")]),

@@ -80,7 +80,8 @@ fn commit(
 ) -> Result<(), Refusal> {
     let folder = dir.join(unfinished(name));
     on(&folder, storage.create_folder(&folder))?;
-    let states = || files.iter().map(|(file, bytes)| (file.to_string(), FileState::of(bytes))).collect();
+    let states =
+        || files.iter().map(|(file, bytes)| (file.to_string(), FileState::from_bytes(bytes))).collect();
     let (states, written) = digest::beside(states, || {
         files.iter().try_for_each(|(file, bytes)| {
             let path = folder.join(file);

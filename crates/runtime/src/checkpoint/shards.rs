@@ -147,7 +147,7 @@ impl RunFolder {
             }
         }
         let mut write = |name: &str, bytes: &[u8]| {
-            files.insert(name.to_string(), FileState::of(bytes));
+            files.insert(name.to_string(), FileState::from_bytes(bytes));
             let path = folder.join(name);
             storage.write(&path, bytes).map_err(|error| unwritten(&path, error.to_string()))
         };
@@ -211,7 +211,7 @@ pub(super) fn write_own(
             extents: extents.clone(),
             begin: begin(&key),
             bytes: bytes.len() as u64,
-            checksum: digest::of(bytes),
+            checksum: digest::of_bytes(bytes),
         };
         let part = Part { key, offset: shard.offset.clone(), place: Some(place) };
         let dtype = Some(dtype.name().to_string());
@@ -221,7 +221,8 @@ pub(super) fn write_own(
     let (length, _) = bytes.split_first_chunk().expect("every safetensors file has a header");
     let head = &bytes[..8 + u64::from_le_bytes(*length) as usize];
     let path = folder.join(&file);
-    let states = || (FileState::of(&bytes), FileState::of(head), shards.iter().map(part).collect());
+    let states =
+        || (FileState::from_bytes(&bytes), FileState::from_bytes(head), shards.iter().map(part).collect());
     let ((state, head, parts), written) = digest::beside(states, || storage.write(&path, &bytes));
     written.map_err(|error| unwritten(&path, error.to_string()))?;
     Ok(Report { file, state, head, parts })

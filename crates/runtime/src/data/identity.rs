@@ -7,24 +7,24 @@ use hmac_sha256::Hash as Sha256;
 use crate::digest;
 
 /// Up to so many bytes the digest is SHA-256, as `sha256sum` prints it; of more, one that takes a tenth of the time.
-const MOST_SHA256_BYTES: u64 = 64 << 20;
+const MAX_SHA256_BYTES: u64 = 64 << 20;
 
 /// The most bytes that are read for a digest: it takes as long as reading them, some ten seconds. Of more, samples are.
-pub(super) const MOST_BYTES: u64 = 16 << 30;
+pub(super) const MAX_BYTES: u64 = 16 << 30;
 
 const SAMPLES: u64 = 64;
 const SAMPLE_BYTES: u64 = 1 << 20;
 const OF_SAMPLES: &str = "sha256-of-samples:";
 
 /// The identity of `total` bytes, of which `chunks` gives a range; of at most `most` bytes it covers every bit.
-pub(super) fn of<'a, I: Iterator<Item = &'a [u8]>>(
+pub(super) fn of_chunks<'a, I: Iterator<Item = &'a [u8]>>(
     total: u64,
     most: u64,
     chunks: impl Fn(Range<u64>) -> I,
 ) -> String {
     if total > most {
         of_samples(total, chunks)
-    } else if total > MOST_SHA256_BYTES {
+    } else if total > MAX_SHA256_BYTES {
         digest::of_chunks(chunks(0..total))
     } else {
         let mut hash = Sha256::new();
@@ -68,31 +68,31 @@ mod tests {
     use super::*;
 
     fn identity(bytes: &[u8], most: u64) -> String {
-        of(bytes.len() as u64, most, |range| {
+        of_chunks(bytes.len() as u64, most, |range| {
             std::iter::once(&bytes[range.start as usize..range.end as usize])
         })
     }
 
     #[test]
     fn every_bit_of_a_text_counts_unless_it_is_too_long_to_be_read() {
-        let mut text = vec![b'a'; (MOST_SHA256_BYTES + 40) as usize];
-        let sha = identity(&text[40..], MOST_BYTES);
+        let mut text = vec![b'a'; (MAX_SHA256_BYTES + 40) as usize];
+        let sha = identity(&text[40..], MAX_BYTES);
         assert!(sha.starts_with("sha256:"), "{sha}");
-        let [whole, samples] = [MOST_BYTES, MOST_SHA256_BYTES].map(|most| identity(&text, most));
+        let [whole, samples] = [MAX_BYTES, MAX_SHA256_BYTES].map(|most| identity(&text, most));
         assert!(whole.starts_with("xxh3-128:") && is_of_samples(&samples), "{whole} {samples}");
         assert_eq!((short(&sha).len(), short(&whole).len()), ("sha256:".len() + 12, "xxh3-128:".len() + 12));
         assert!(short(&samples).ends_with("(recognised by samples of 64 MiB)"), "{}", short(&samples));
         // Samples see both ends and the length.
         for place in [0, 12_345_678, text.len() - 1] {
             text[place] ^= 1;
-            assert_ne!(identity(&text, MOST_BYTES), whole, "{place}");
+            assert_ne!(identity(&text, MAX_BYTES), whole, "{place}");
             text[place] ^= 1;
         }
         for place in [0, text.len() - 1] {
             text[place] ^= 1;
-            assert_ne!(identity(&text, MOST_SHA256_BYTES), samples, "{place}");
+            assert_ne!(identity(&text, MAX_SHA256_BYTES), samples, "{place}");
             text[place] ^= 1;
         }
-        assert_ne!(identity(&text[1..], MOST_SHA256_BYTES), samples);
+        assert_ne!(identity(&text[1..], MAX_SHA256_BYTES), samples);
     }
 }

@@ -24,8 +24,8 @@ const SILENT: Duration = BEAT_EVERY.saturating_mul(5);
 /// The most places of ranks in a message.
 const MOST_PLACES: usize = 32;
 
-/// How often a worker that waits looks at its watchdog within its time.
-const LOOKS: u32 = 4;
+/// How often a worker that sleeps wakes within the time of the watchdog, to see whether ranks have made progress.
+const WAKES_PER_TIMEOUT: u32 = 4;
 
 /// State shared by all workers.
 pub(super) struct Shared {
@@ -248,8 +248,8 @@ impl Shared {
                 still = Still { progress, since: Instant::now() };
             }
             // A worker that waits in a collective can report more than one that is stuck without a
-            // reason, so it reports first. It may have gone to sleep before the last progress and
-            // starts counting at its next look, of which there are some in each timeout.
+            // reason, so it reports first. If ranks have made progress while it slept, it counts from
+            // the moment at which it wakes.
             let patience = if waiting.1.is_some() { self.watchdog } else { 3 * self.watchdog };
             let left = patience.saturating_sub(still.since.elapsed());
             // A single worker without progress is stuck, unless another process can help.
@@ -257,7 +257,7 @@ impl Shared {
             if left.is_zero() || alone {
                 return self.fail(waiting.0, self.stuck(waiting, still.since.elapsed()));
             }
-            transport.notify().wait_for_change(seen, self.awake, left.min(self.watchdog / LOOKS));
+            transport.notify().wait_for_change(seen, self.awake, left.min(self.watchdog / WAKES_PER_TIMEOUT));
         }
     }
 
