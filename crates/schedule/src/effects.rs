@@ -13,6 +13,7 @@ use crate::style::Kind;
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::{Annotation, Graph, Phase, Role, ValueId};
 use partita_mesh::Mesh;
+use partita_spmd::Partitioned;
 use std::collections::BTreeSet;
 
 /// The axes with a built-in meaning.
@@ -29,28 +30,60 @@ pub struct Idle {
     pub help: String,
 }
 
-/// The axes of the mesh over which nothing is sharded, so that their ranks all do the same work, with a sentence each.
-pub fn unused_axes(built: &Built) -> Vec<(String, String)> {
-    let mut unused: Vec<(String, String)> = Vec::new();
-    for Stage { partitioned, .. } in &built.stages {
-        let (mesh, layouts) = (&partitioned.mesh, &partitioned.layouts);
-        let mut is_used = vec![false; mesh.axes.len()];
-        for value in partitioned.graph.value_ids() {
-            let layout = layouts.sharding(value);
-            for axis in layout.sharded_axes().into_iter().chain(layout.partial_axes()) {
-                is_used[axis.axis] = true;
-            }
-        }
-        for (axis, _) in mesh.axes.iter().zip(is_used).filter(|(axis, is_used)| axis.size > 1 && !is_used) {
-            let why = format!(
-                "nothing is sharded over axis `{}` of mesh {mesh}: its {} ranks all compute the same",
-                axis.name, axis.size
-            );
-            unused.push((axis.name.clone(), why));
+/// An axis over which nothing is sharded, so that its ranks all do the same work.
+struct Unused {
+    name: String,
+    why: String,
+    /// Whether this is so in some of the stages only: the axis is one of the whole mesh, and others use it.
+    in_part: bool,
+}
+
+fn unused(built: &Built) -> Vec<Unused> {
+    let mut meshes: Vec<&Mesh> = Vec::new();
+    for mesh in built.stages.iter().map(|stage| &stage.partitioned.mesh) {
+        if !meshes.contains(&mesh) {
+            meshes.push(mesh);
         }
     }
-    unused.dedup();
+    let mut unused = Vec::new();
+    for mesh in meshes {
+        let all = built.stages.iter().enumerate().filter(|(_, stage)| stage.partitioned.mesh == *mesh);
+        let used: Vec<(usize, BTreeSet<usize>)> =
+            all.map(|(number, stage)| (number, used_axes(stage))).collect();
+        for (index, axis) in mesh.axes.iter().enumerate().filter(|(_, axis)| axis.size > 1) {
+            let without = used.iter().filter(|(_, axes)| !axes.contains(&index)).map(|(number, _)| number);
+            let without: Vec<String> = without.map(usize::to_string).collect();
+            if without.is_empty() {
+                continue;
+            }
+            let is_whole = without.len() == used.len();
+            let in_stages =
+                if is_whole { String::new() } else { format!("in stage {}, ", without.join(", ")) };
+            let (name, size) = (axis.name.clone(), axis.size);
+            let why = format!(
+                "{in_stages}nothing is sharded over axis `{name}` of mesh {mesh}: its {size} ranks all compute the same"
+            );
+            let in_part = !is_whole && built.mesh.axis_named(&name).is_some();
+            unused.push(Unused { name, why, in_part });
+        }
+    }
     unused
+}
+
+/// The axes of the mesh of a stage over which a value is sharded, or summed.
+fn used_axes(stage: &Stage) -> BTreeSet<usize> {
+    let Partitioned { graph, layouts, .. } = &stage.partitioned;
+    let axes = graph.value_ids().flat_map(|value| {
+        let layout = layouts.sharding(value);
+        layout.sharded_axes().into_iter().chain(layout.partial_axes()).collect::<Vec<_>>()
+    });
+    axes.map(|axis| axis.axis).collect()
+}
+
+/// The axes of the mesh over which nothing is sharded, so that their ranks all do the same work, with a sentence each; also
+/// those that some of the stages do not use.
+pub fn unused_axes(built: &Built) -> Vec<(String, String)> {
+    unused(built).into_iter().map(|unused| (unused.name, unused.why)).collect()
 }
 
 /// That each axis of the mesh and each line of the plan has an effect.
@@ -68,8 +101,9 @@ pub fn check_effects(built: &Built) -> Result<()> {
     }
 }
 
-/// That each axis of the mesh has an effect: without one its ranks would repeat the work of others. The style
-/// `replicate(axis=NAME)` says that they should.
+/// That each axis of the mesh, and of the mesh of each stage in a plan, has an effect: without one its ranks would repeat
+/// the work of others. The style `replicate(axis=NAME)` says that they should. An axis of the whole mesh that some stages
+/// use may be idle in others, which a note says.
 ///
 /// # Errors
 /// E009 for an axis that neither the model nor the plan uses.
@@ -80,7 +114,8 @@ pub fn check_axes(built: &Built) -> Result<()> {
             style.is_some_and(|style| style.axis.as_deref() == Some(axis))
         })
     };
-    let Some((axis, why)) = unused_axes(built).into_iter().find(|(axis, _)| !repeats(axis)) else {
+    let is_slip = |unused: &Unused| !unused.in_part && !repeats(&unused.name);
+    let Some(Unused { name: axis, why, .. }) = unused(built).into_iter().find(is_slip) else {
         return Ok(());
     };
     let on_purpose =

@@ -157,6 +157,18 @@ fn an_axis_that_nothing_uses_is_refused() {
     };
     assert_eq!((lines("sp", "fsdp=2,sp=2"), lines("tp", "dp=2,tp=2")), (2, 1));
     build("[plan]\n\"layers.*.mlp.up_proj\" = \"colwise(axis=zz)\"\n", "zz=2").unwrap();
+    // An axis of the whole mesh may be idle in some stages, which a note names; one that a stage names for itself may not.
+    let one = "[plan]\n\"layers.1.mlp.up_proj\" = \"colwise\"\n\"layers.1.mlp.down_proj\" = \"rowwise\"\n";
+    let (_place, session) = planned("gpt", one, &["mesh.shape='pp=2,tp=2'", "train.microbatches=4"]);
+    let model = session.model().unwrap();
+    let notes = session.notes(&model, &session.build_model(&model).unwrap()).join("\n");
+    assert!(notes.contains("in stage 1, nothing is sharded over axis `tp`"), "{notes}");
+    let stages = "[[stages]]\nuntil = \"layers.0\"\nmesh = \"tp=2\"\nplan = { \"layers.*.mlp.up_proj\" = \"colwise\" }\n\
+                  [[stages]]\nmesh = \"tp=2\"\n";
+    let error = build(stages, "pp=4").unwrap_err();
+    assert_eq!((error.code, error.message.as_str()), ("E009", "nothing uses the axis `tp` of the mesh"));
+    assert!(error.found.as_ref().is_some_and(|found| found.starts_with("in stage 1, ")), "{error}");
+    build(&format!("{stages}plan = {{ \"**\" = \"replicate(axis=tp)\" }}\n"), "pp=4").unwrap();
 }
 
 #[test]
