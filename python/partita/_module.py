@@ -52,9 +52,12 @@ def _training(differentiated: Sequence[str]) -> tuple[str, ...]:
 class Programs:
     """The planned programs of a module in one mode, for inputs of one shape."""
 
-    def __init__(self, module: torch.nn.Module, model: Model, plan: Plan, mesh: Mesh, homes: Homes) -> None:
+    def __init__(
+        self, module: torch.nn.Module, model: Model, plan: Plan, mesh: Mesh, homes: Homes, may_repeat: bool
+    ) -> None:
         native = model._native
         self.model: Any = model
+        self.may_repeat = may_repeat
         self.plan, self.mesh, self.homes = plan, mesh, homes
         self.inputs = list(model.inputs)
         self.outputs = list(model.outputs)
@@ -75,7 +78,9 @@ class Programs:
         """A program, planned when it is first needed; and again after an error in it, such as Ctrl-C, which ended its
         ranks. ``name`` is what a profiler calls its pass."""
         if kind not in self._passes:
-            native = _partita.Executable(self.model._native, self.plan, self.mesh, kind[0], list(kind[1:]))
+            native = _partita.Executable(
+                self.model._native, self.plan, self.mesh, kind[0], list(kind[1:]), self.may_repeat
+            )
             self._passes[kind] = Pass(native, kind[0] == "training", self.homes)
         running = self._passes[kind]
         try:
@@ -327,6 +332,9 @@ class Planning:
     same: Any = None
     """Of a module with replaced parts: a ``partita._replaced.Same``."""
 
+    may_repeat = False
+    """Whether ranks along an axis of the mesh may all do the same: of a schedule in the making, which is only verified."""
+
     passed: Passed
     """Whether a backward pass has gone through the module."""
 
@@ -430,7 +438,7 @@ class Planning:
             constants = Constants(module, call.tree, found.constants, model)
             text = found.text + constants.digest()
             if text not in self.programs:
-                self.programs[text] = Programs(module, model, self.plan, self.mesh, self.homes)
+                self.programs[text] = Programs(module, model, self.plan, self.mesh, self.homes, self.may_repeat)
         finally:
             for value in frozen:
                 value.requires_grad_(False)

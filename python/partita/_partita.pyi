@@ -179,7 +179,13 @@ class Trainer:
 
 class Executable:
     def __init__(
-        self, model: Model, plan: Plan, mesh: Mesh, kind: str, differentiated: Sequence[str] = ()
+        self,
+        model: Model,
+        plan: Plan,
+        mesh: Mesh,
+        kind: str,
+        differentiated: Sequence[str] = (),
+        may_repeat: bool = False,
     ) -> None: ...
     def inputs(self) -> list[str]: ...
     def run(self, inputs: Sequence[tuple[str, _Tensor]], outputs: Sequence[str], seed: int) -> list[_Tensor]: ...

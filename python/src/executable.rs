@@ -18,7 +18,7 @@ use partita_nn::cotangents::OWN_LOSS;
 use partita_nn::{Optimizer, StepOptions};
 use partita_runtime::checkpoint::TensorData;
 use partita_runtime::{BatchTensor, Lent, TrainLoop};
-use partita_schedule::{BuildOptions, Tools, build_evaluation, build_forward, build_gradients};
+use partita_schedule::{BuildOptions, Tools, build_evaluation, build_forward, build_gradients, check_axes};
 use pyo3::prelude::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -95,9 +95,10 @@ impl Executable {
 impl Executable {
     /// Passes of this kind: `training`, a forward and a backward pass as one program that pauses between them, with the
     /// gradients of all parameters and of `differentiated` inputs; `forward`, a forward pass alone, which draws the same
-    /// masks for the same seed; `evaluation`, one without dropout.
+    /// masks for the same seed; `evaluation`, one without dropout. E009 for an axis of the mesh that nothing uses,
+    /// unless its ranks `may_repeat` work.
     #[new]
-    #[pyo3(signature = (model, plan, mesh, kind, differentiated = Vec::new()))]
+    #[pyo3(signature = (model, plan, mesh, kind, differentiated = Vec::new(), may_repeat = false))]
     fn new(
         py: Python<'_>,
         model: &Model,
@@ -105,6 +106,7 @@ impl Executable {
         mesh: &Mesh,
         kind: &str,
         differentiated: Vec<String>,
+        may_repeat: bool,
     ) -> PyResult<Executable> {
         let source = model.source.clone();
         let (step, inputs) = detached(py, || {
@@ -119,6 +121,9 @@ impl Executable {
                 _ => build_evaluation,
             };
             let built = build(model, &plan.plan, &mesh.mesh, &options, &tools)?;
+            if !may_repeat {
+                check_axes(&built)?;
+            }
             // Numbers that are not finite are results here, as in PyTorch.
             let step = prepare(&built, &source, 0, false)?;
             let kept = step.train_loop.state_names();

@@ -12,12 +12,11 @@ use partita::PlannedStep;
 use partita::execution::{CpuStep, tensor_data};
 use partita::resume::{NO_MANIFEST, Origin};
 use partita::run_files::Saved;
-use partita::session::check_axes;
 use partita_base::{Diagnostic, Result};
 use partita_ir::{Literal, Registry};
 use partita_runtime::RunnerOptions;
 use partita_runtime::checkpoint::{FileStorage, RunFolder, run_folder};
-use partita_schedule::{Built, Tools, build};
+use partita_schedule::{Built, Tools, build, check_effects};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::path::PathBuf;
@@ -75,7 +74,7 @@ impl Trainer {
         let (step, notes) = detached(py, || {
             let tools = Tools { registry: &Registry::default(), runner: &CpuStep::default() };
             let built = build(&source.model, &plan.plan, &mesh.mesh, &options, &tools)?;
-            check_axes(&built)?;
+            check_effects(&built)?;
             Ok((prepare(&built, &source, seed, true)?, built.notes))
         })?;
         let origin = Origin::of_graph(&model.source.model.forward, &options.step);

@@ -88,7 +88,7 @@ _ROWWISE = ("o_proj", "out_proj", "down_proj", "fc2", "c_proj", "wo", "dense_4h_
 
 def plan_of(module: nn.Module, trained: set[str], mesh: str, draw: random.Random) -> dict[str, Any] | None:
     """A plan that shards what the axes of a mesh can shard: over ``tp`` linear layers, convolutions and tables whose weights
-    are trained, over ``fsdp`` all parameters."""
+    are trained, over ``fsdp`` all parameters. Where nothing is sharded over ``tp``, it says that ranks repeat work."""
     lines: dict[str, Any] = {}
     if "tp=" in mesh:
         inside = [f"{name}." for name, part in module.named_modules() if isinstance(part, nn.MultiheadAttention)]
@@ -106,8 +106,11 @@ def plan_of(module: nn.Module, trained: set[str], mesh: str, draw: random.Random
                 style = draw.choice(["shard(weight, 0)", None])
             if style is not None:
                 lines[name] = style
+    whole = ["replicate(axis=tp)"] if "tp=" in mesh and not lines else []
     if "fsdp=" in mesh:
-        lines["**"] = "fsdp"
+        whole.append("fsdp")
+    if whole:
+        lines["**"] = whole
     return lines or None
 
 

@@ -263,7 +263,7 @@ def test_inputs_and_outputs_of_the_dlpack_protocol(recorded, tmp_path):
     assert pack(Given(array))[2].ctypes.data == array.ctypes.data
     module, planned = make("tp=2")
     torch.export.save(torch.export.export(module, (X,)), tmp_path / "model.pt2")
-    from_file = partita.Schedule(partita.load(tmp_path / "model.pt2"), "tp=2").build()
+    from_file = partita.Schedule(partita.load(tmp_path / "model.pt2"), "dp=2").build()
     (found,) = from_file(Given(array)).values()
     assert torch.from_dlpack(found).data_ptr() == found.ctypes.data
     close(torch.from_dlpack(found), module(X))

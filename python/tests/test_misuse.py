@@ -60,7 +60,7 @@ def test_inputs_of_another_shape():
     trainer = partita.Trainer(model, None, "dp=2")
     error = refusal(lambda: trainer.step((X[:2], X[:2])))
     assert error.code == "E415" and "[4, 8]" in error.expected and "[2, 8]" in error.found
-    planned = partita.Schedule(partita.load(MLP(), X), "tp=2").build()
+    planned = partita.Schedule(partita.load(MLP(), X), "dp=2").build()
     error = refusal(lambda: planned(torch.randn(4, 7)))
     assert error.code == "E415" and "float32[4, 7]" in error.found
     # Another number of rows is another program.
@@ -106,7 +106,7 @@ def test_building_twice_and_two_schedules_of_one_model(surface):
 
 
 def test_threads_call_a_planned_module():
-    planned = partita.Schedule(partita.load(MLP(), X), "tp=2").build()
+    planned = partita.Schedule(partita.load(MLP(), X), "dp=2").build()
     expected, found = [planned(X * scale) for scale in range(8)], [None] * 8
     threads = [
         threading.Thread(target=lambda scale=scale: found.__setitem__(scale, planned(X * scale))) for scale in range(8)

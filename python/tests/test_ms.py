@@ -147,6 +147,7 @@ def test_an_optimizer_takes_its_states_along(model):
     other = copy.deepcopy(rule, {id(p): q for p, q in zip(model.parameters(), beside.parameters())})
     sch = ms.create_schedule(model, rule, 2, 0)
     sch[sch.forward_ops[0:3]].replace(FusedBlock, 32)
+    sch["dense_2"].partition(axis=1, param="weight")
     built, moved = ms.build(sch)
     assert len(moved.state) == 6 and moved.state[built.FusedBlock_0.fc.weight]["step"] == 1
     trains_alike(built, beside, [moved, other])
@@ -192,7 +193,7 @@ def test_functions_and_parameters_of_the_model_are_replaced():
     model = Residual()
     with torch.no_grad():
         model.scale.normal_()
-    sch = ms.create_schedule(model, mesh="tp=2")
+    sch = ms.create_schedule(model, mesh="dp=2")
     assert str(sch.forward_ops) == "[a, relu, mul, b, add, add_1]"
     sch[sch.forward_ops[1:3]].replace(ScaledRelu)
     sch["a"].replace(Swapped)
@@ -231,7 +232,7 @@ class Biased(nn.LayerNorm):
 
 
 def test_what_does_not_fit_is_refused_and_changes_nothing(model):
-    sch = ms.create_schedule(model, mesh="tp=2")
+    sch = ms.create_schedule(model, mesh="dp=2")
     before, ops = str(sch.gm.graph), sch.forward_ops
     for what, wrong in [
         ("0 tensors of shape [64, 32] replace 1", lambda: sch[ops[0:2]].replace(nn.LayerNorm, [32, 64])),
@@ -320,7 +321,7 @@ def test_a_model_that_cannot_be_traced_has_modules_by_path():
 
 
 def test_a_built_model_is_copied_and_pickled(model):
-    sch = ms.create_schedule(model, mesh="tp=2")
+    sch = ms.create_schedule(model, mesh="dp=2")
     sch[sch.forward_ops[1]].replace(FusedLayerNorm, [32, 64])
     built, _ = ms.build(sch)
     x = torch.randn(32, 32)

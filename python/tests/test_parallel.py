@@ -174,6 +174,20 @@ def test_fully_shard_keeps_pytorchs_defaults():
     assert gathers(alike)["backward"] > 2
 
 
+def test_a_module_whose_parts_are_all_sharded_has_no_line_of_its_own():
+    """As in PyTorch, the call for the whole shards what is left, which is nothing; a plan refuses a line without effect."""
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
+    plain = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 4))
+    module = copy.deepcopy(plain)
+    for layer in module:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(module, mesh=mesh)
+    assert lines(module) == {"0": "fsdp(axis=dp)", "1": "fsdp(axis=dp)"}
+    x = torch.randn(4, 4)
+    model = partita.load(plain, (x, x), loss=F.mse_loss)
+    assert partita.Trainer(model, plan_of(module), "dp=2").step((x, x)) > 0
+
+
 @pytest.mark.parametrize("style", [ColwiseParallel(), RowwiseParallel(), ColwiseParallel(output_layouts=Replicate())])
 @pytest.mark.parametrize("kind", [lambda: nn.Linear(10, 6), lambda: nn.Linear(10, 6, bias=False)])
 def test_a_layer_alone_is_parallel(style, kind):

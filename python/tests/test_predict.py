@@ -43,7 +43,7 @@ def test_a_step_is_predicted_as_by_the_command():
 
 def test_a_plan_changes_the_prediction():
     plan = partita.Plan({"layers.*.mlp.up_proj": "colwise", "layers.*.mlp.down_proj": "rowwise"})
-    without = partita.simulate("gpt", "tp=2", partita.Plan(), settings=GPT)
+    without = partita.simulate("gpt", "tp=2", partita.Plan({"**": "replicate(axis=tp)"}), settings=GPT)
     planned = partita.simulate("gpt", "tp=2", plan, settings=GPT)
     assert planned.bytes < without.bytes
 

@@ -42,7 +42,7 @@ MESHES = ["dp=1", "dp=2", "fsdp=2", "tp=2", "pp=2", "dp=2,pp=2"]
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("precision", [None, "bf16"])
 def test_training_goes_on_after_a_batch_that_is_not_finite(mesh, precision):
-    plan = {"**": "fsdp"} if "fsdp" in mesh else None
+    plan = {"fsdp=2": {"**": "fsdp"}, "tp=2": {"first": "colwise", "last": "rowwise"}}.get(mesh)
     made = partita.load(Fit(), batch(0))
     trainer, other = (partita.Trainer(made, plan, mesh, partita.optim.AdamW(lr=0.01), precision=precision) for _ in range(2))
     losses, expected = [], []

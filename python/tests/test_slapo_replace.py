@@ -139,7 +139,7 @@ def test_all_modules_of_a_class_are_replaced(model):
 
 
 def test_ops_are_replaced_in_a_traced_module(model):
-    sch = slapo.create_schedule(model[0], mesh="tp=2")
+    sch = slapo.create_schedule(model[0], mesh="dp=2")
     sch.trace(flatten=True)
     found = sch.find(lambda x: F.gelu(x))
     assert str(found) == "[[('', act)]]"
@@ -155,7 +155,7 @@ def test_ops_are_replaced_in_a_traced_module(model):
 
 
 def test_what_a_replacement_changes_is_found(model):
-    sch = slapo.create_schedule(model, mesh="tp=2")
+    sch = slapo.create_schedule(model, mesh="dp=2")
     sch["0.act"].replace(TanhGelu())
     built, _ = slapo.build(sch)
     for call in (lambda: built(X), lambda: slapo.build(sch, example_inputs=[X])):
@@ -163,7 +163,7 @@ def test_what_a_replacement_changes_is_found(model):
             call()
         assert refused.value.code == "E251" and "replace(TanhGelu)" in refused.value.at
         assert "test_slapo_replace.py" in refused.value.at
-    before = slapo.create_schedule(model, mesh="tp=2")
+    before = slapo.create_schedule(model, mesh="dp=2")
     with pytest.raises(partita.PartitaError) as refused:
         with slapo.Verify(before, example_inputs=[X]):
             before["1.act"].replace(TanhGelu())
@@ -210,11 +210,16 @@ def test_a_fused_match_by_path_computes_the_same(model):
     with slapo.Verify(sch, example_inputs=[X]):
         sch.trace(flatten=True)
         sch.fuse(sch.find(lambda x: F.gelu(call_module("up", x))), name="UpGelu")
+    # A schedule in the making may leave ranks alike; a built module may not.
+    with pytest.raises(partita.PartitaError) as refused:
+        slapo.build(sch)[0](X)
+    assert refused.value.code == "E009" and "`tp`" in refused.value.message
+    sch["down"].shard("weight", axis=1)
     close(slapo.build(sch)[0](X), model[0](X))
 
 
 def test_notes_and_random_numbers_are_lines_of_the_plan(model):
-    sch = slapo.create_schedule(model, mesh="tp=2")
+    sch = slapo.create_schedule(model, mesh="dp=2")
     sch["0.up"].annotate("weight", "init_std", 0.02)
     sch["0"].fork_rng()
     assert [line for _, line in sch.plan.lines()] == ["annotate(weight, init_std, 0.02)", "fork_rng"]

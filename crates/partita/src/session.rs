@@ -24,7 +24,8 @@ use partita_runtime::{Cpu, Processes, RunnerOptions};
 use partita_schedule::feed::Fed;
 use partita_schedule::verify::{StepRunner, Verification, Verified, Watcher};
 use partita_schedule::{
-    BuildOptions, Built, Plan, Tools, batch_shards, build, build_evaluation, build_gradients,
+    BuildOptions, Built, Plan, Tools, batch_shards, build, build_evaluation, build_gradients, check_effects,
+    unused_axes,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,9 +33,7 @@ use std::time::Duration;
 mod notes;
 mod plan;
 
-pub(crate) use notes::BUILT_IN_AXES;
-pub use notes::check_axes;
-use notes::{unused_axes, without_rows};
+use notes::without_rows;
 pub use plan::sets_layouts;
 
 /// The most ranks of a plan. Planning takes memory for every rank of a collective: a larger mesh is a typo.
@@ -285,11 +284,11 @@ impl Session {
     /// The training step of a model that was built before, or changed since; of a model without a loss, its outputs.
     ///
     /// # Errors
-    /// What the plan and the passes refuse; [`check_axes`]; E009 if ranks are idle and the config is strict.
+    /// What the plan and the passes refuse; [`check_effects`]; E009 if ranks are idle and the config is strict.
     pub fn build_model(&self, model: &Model) -> Result<Built> {
         let part = if has_loss(model) { Part::Step } else { Part::Outputs };
         let built = self.build_part(model, &self.plan(model)?, part)?;
-        check_axes(&built)?;
+        check_effects(&built)?;
         if self.config.plan.strict {
             let idle = built.stages.iter().find_map(|stage| stage.partitioned.notes.first().cloned());
             let idle = idle.or_else(|| without_rows(&built)).map(|note| ("the mesh leaves ranks idle", note));

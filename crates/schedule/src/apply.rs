@@ -32,7 +32,7 @@ pub struct ApplyOptions {
 pub struct Applied {
     /// The step with annotations and sharding constraints.
     pub graph: Graph,
-    /// Notes for the user: options without effect, mesh axes that nothing uses.
+    /// Notes for the user: options without effect.
     pub notes: Vec<String>,
 }
 
@@ -72,10 +72,9 @@ pub fn apply(plan: &Plan, step: &Graph, mesh: &Mesh, options: &ApplyOptions) -> 
     let mut planner = Planner {
         graph: &graph,
         mesh,
-        pins: Pins { graph: &graph, mesh, mesh_index, of: BTreeMap::new() },
+        pins: Pins { graph: &graph, mesh, mesh_index, of: BTreeMap::new(), sequence: Default::default() },
         modules: &modules,
         sequence_parallel: options.sequence_parallel,
-        used: BTreeSet::new(),
         constraints: Constraints::default(),
         notes: Vec::new(),
     };
@@ -106,9 +105,7 @@ pub fn apply(plan: &Plan, step: &Graph, mesh: &Mesh, options: &ApplyOptions) -> 
         planner.storage(line, &kept)?;
     }
     let attention = planner.attention_lines(&declared)?;
-    let unused = planner.unused_axes(plan);
-    let Planner { pins, constraints, mut notes, .. } = planner;
-    notes.extend(unused);
+    let Planner { pins, constraints, notes, .. } = planner;
     let pinned = pins.of;
     let mut graph = write(&graph, mesh_index, &pinned, &constraints)?;
     if !attention.is_empty() {
@@ -193,8 +190,6 @@ pub(crate) struct Planner<'a> {
     pub pins: Pins<'a>,
     pub modules: &'a Modules<'a>,
     pub sequence_parallel: bool,
-    /// Mesh axes that some value is sharded over.
-    used: BTreeSet<usize>,
     pub constraints: Constraints,
     pub notes: Vec<String>,
 }
@@ -238,7 +233,6 @@ impl<'a> Planner<'a> {
             }
             return Err(error);
         };
-        self.used.insert(axis.axis);
         Ok(axis)
     }
 
@@ -249,6 +243,7 @@ impl<'a> Planner<'a> {
             all.filter(|axis| names.contains(&self.mesh.axes[axis.axis].name.as_str())).collect()
         };
         let (data, sequence) = (axes(&DATA_AXES), axes(&SEQUENCE_AXES));
+        self.pins.sequence.0.clone_from(&sequence);
         // What an output replaces, such as a state of an imported step, is no part of the batch.
         let replaced: BTreeSet<usize> = self.graph.aliases.iter().map(|&(input, _)| input).collect();
         for (place, &input) in self.graph.inputs.iter().enumerate() {
@@ -258,13 +253,14 @@ impl<'a> Planner<'a> {
             }
             for &axis in &data {
                 self.pins.shard(input, 0, axis, "default layout of the batch")?;
-                self.used.insert(axis.axis);
             }
             let is_tokens = value.ty.rank() == 2 && !value.ty.dtype.is_float();
             let is_image = value.ty.rank() == 4 && value.ty.dtype.is_float();
             for &axis in sequence.iter().filter(|_| is_tokens || is_image) {
                 self.pins.shard(input, 1, axis, "default layout of sequences and images")?;
-                self.used.insert(axis.axis);
+                if is_tokens {
+                    self.pins.sequence.1.insert(value.ty.shape[1]);
+                }
             }
             self.pins.at(input).close();
         }
@@ -437,7 +433,6 @@ impl<'a> Planner<'a> {
     /// along the sequence.
     fn residual_stream(&mut self) -> Result<()> {
         let Some(axis) = self.mesh.axis_named(SEQUENCE_PARALLEL_AXIS) else { return Ok(()) };
-        self.used.insert(axis.axis);
         for node in self.graph.nodes.iter().filter(|n| n.phase == Phase::Forward) {
             let is_block = node.path.rsplit('.').next().is_some_and(|last| last.parse::<usize>().is_ok());
             let adds = matches!(&node.op, Op::Binary(binary) if binary.kind == BinaryKind::Add);
@@ -493,46 +488,6 @@ impl<'a> Planner<'a> {
         if asked.as_ref().is_some_and(|asked| *asked != would) && !self.notes.contains(&note) {
             self.notes.push(note);
         }
-    }
-
-    /// The names of the axes that the layouts of an imported model use.
-    fn axes_of_model(&self) -> BTreeSet<&str> {
-        let of_values = self.graph.values.iter().filter_map(|value| value.annotation.as_ref());
-        let of_outputs = self.graph.output_annotations.iter().flatten();
-        let of_nodes = self.graph.nodes.iter().filter_map(|node| node.op.constraint());
-        let sharded = of_values.chain(of_outputs).chain(of_nodes).filter_map(|annotation| {
-            let axes = &self.graph.meshes.get(annotation.mesh)?.axes;
-            let used = annotation.sharding.sharded_axes();
-            Some(used.into_iter().filter_map(|axis| axes.get(axis.axis)).map(|axis| axis.name.as_str()))
-        });
-        let mut names: BTreeSet<&str> = sharded.flatten().collect();
-        for node in &self.graph.nodes {
-            if let Op::ManualComputation(manual) = &node.op {
-                names.extend(manual.manual_axes.iter().map(String::as_str));
-            }
-        }
-        names
-    }
-
-    /// Mesh axes that nothing is sharded over: their ranks would repeat each other's work.
-    fn unused_axes(&self, plan: &Plan) -> Vec<String> {
-        let of_model = self.axes_of_model();
-        let idle = |&(index, axis): &(usize, &partita_mesh::Axis)| {
-            let is_used = self.used.contains(&index) || of_model.contains(axis.name.as_str());
-            axis.size > 1 && axis.name != "pp" && !is_used
-        };
-        let note = |(_, axis): (usize, &partita_mesh::Axis)| {
-            let what = if plan.entries.is_empty() {
-                "there is no plan that uses"
-            } else {
-                "no line of the plan uses"
-            };
-            format!(
-                "{0}={1} is given, but {what} `{0}`: its {1} ranks all compute the same",
-                axis.name, axis.size
-            )
-        };
-        self.mesh.axes.iter().enumerate().filter(idle).map(note).collect()
     }
 }
 

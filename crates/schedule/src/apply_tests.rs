@@ -312,18 +312,6 @@ fn wrong_lines_are_told_apart() {
 }
 
 #[test]
-fn an_axis_that_nothing_uses_is_noted() {
-    let mesh = Mesh::new("mesh", &[("dp", 2), ("tp", 2), ("pp", 2)]);
-    let notes =
-        |lines: &[(&str, &str)]| apply(&plan(lines), &gpt(), &mesh, &ApplyOptions::default()).unwrap().notes;
-    assert_eq!(
-        notes(&[("**", "zero1")]),
-        ["tp=2 is given, but no line of the plan uses `tp`: its 2 ranks all compute the same"]
-    );
-    assert!(notes(&[("lm_head", "colwise")]).is_empty());
-}
-
-#[test]
 fn ready_plans_fit_their_models() {
     let configs = [
         ModelConfig::Mlp(MlpConfig::default()),

@@ -9,6 +9,7 @@ pub use arriving::{annotated_differentiated, build_differentiated};
 use crate::apply::{Applied, ApplyOptions, apply};
 use crate::arrivals::arrivals;
 use crate::differentiated;
+use crate::effects::{Idle, idle_lines};
 use crate::offload::{Offload, offloaded};
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
@@ -54,6 +55,8 @@ pub struct Built {
     pub ending_lines: Vec<String>,
     /// What ranks keep in host memory.
     pub offload: Offload,
+    /// Lines of the plan that change nothing, of a training step: see [`check_effects`](crate::check_effects).
+    pub idle: Vec<Idle>,
     /// Notes for the user.
     pub notes: Vec<String>,
 }
@@ -99,6 +102,7 @@ impl Built {
             timetable: None,
             ending_lines: Vec::new(),
             offload: Offload::default(),
+            idle: Vec::new(),
         })
     }
 
@@ -220,7 +224,8 @@ pub(crate) fn build_structured(
     options: &BuildOptions,
     runner: &dyn StepRunner,
 ) -> Result<Built> {
-    let built = place(&unplaced_step(structured, mesh, options, runner)?, plan, mesh, options, runner)?;
+    let mut built = place(&unplaced_step(structured, mesh, options, runner)?, plan, mesh, options, runner)?;
+    built.idle = idle_lines(&built, structured, options);
     Ok(built.noting(structured))
 }
 
@@ -515,9 +520,9 @@ fn place(
     let timetable = pipeline.timetable(&unplaced.graph, unplaced.microbatches)?;
     let ending_lines = pipeline.ending_lines(&unplaced.graph);
     let OnMesh { step, cut, .. } = on_meshes.swap_remove(0);
-    let offload = offloaded(&plan, &unplaced.graph, &mut notes)?;
-    let edges = cut.edges;
-    Ok(Built { step, plan, pieces, mesh, stages, edges, timetable, ending_lines, offload, notes })
+    let offload = offloaded(&plan, &unplaced.graph)?;
+    let (edges, idle) = (cut.edges, Vec::new());
+    Ok(Built { step, plan, pieces, mesh, stages, edges, timetable, ending_lines, offload, idle, notes })
 }
 
 /// A step laid out on the mesh of some of the pipeline's slices, and cut into stages.

@@ -14,6 +14,7 @@ mod build;
 mod call;
 mod contradictions;
 mod differentiated;
+mod effects;
 pub mod explain;
 pub mod feed;
 mod flow;
@@ -50,6 +51,7 @@ pub use build::{
 };
 pub use call::{Argument, Call};
 pub use differentiated::Differentiated;
+pub use effects::{BUILT_IN_AXES, Idle, check_axes, check_effects, unused_axes};
 pub use glob::matches;
 pub use pattern::{Match, Pattern};
 pub use pipeline::mesh_of_stages;

@@ -6,7 +6,7 @@ use crate::plan::{Entry, Plan};
 use crate::primitive::{Offloaded, Primitive};
 use partita_base::Result;
 pub use partita_ir::Offload;
-use partita_ir::{Graph, Phase, Role, ValueId};
+use partita_ir::{Graph, Role, ValueId};
 
 /// What a line names.
 pub(crate) enum By<'m> {
@@ -35,7 +35,7 @@ pub(crate) fn offloaded_by<'m>(entry: &Entry, modules: &'m Modules) -> Result<Op
 /// counts.
 ///
 /// Errors: E221 a pattern that matches nothing.
-pub(crate) fn offloaded(plan: &Plan, step: &Graph, notes: &mut Vec<String>) -> Result<Offload> {
+pub(crate) fn offloaded(plan: &Plan, step: &Graph) -> Result<Offload> {
     let mut offload = Offload::default();
     let modules = Modules::of(step);
     for entry in &plan.entries {
@@ -45,12 +45,7 @@ pub(crate) fn offloaded(plan: &Plan, step: &Graph, notes: &mut Vec<String>) -> R
             Some(By::Parameters(parameters)) => {
                 let is_state = |role: &Role| matches!(role, Role::StateOf(of) if parameters.contains(of));
                 let inputs = step.inputs.iter().map(|&input| step.value(input));
-                let states: Vec<String> =
-                    inputs.filter(|value| is_state(&value.role)).map(|value| value.name.clone()).collect();
-                let updates = step.nodes.iter().any(|node| node.phase == Phase::Update);
-                if states.is_empty() && updates {
-                    notes.push(format!("{}: no effect: the optimizer has no states", entry.describe()));
-                }
+                let states = inputs.filter(|value| is_state(&value.role)).map(|value| value.name.clone());
                 offload.states.extend(states);
             }
             Some(By::Modules(named)) => offload.activations.extend(named.into_iter().map(str::to_string)),

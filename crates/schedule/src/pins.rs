@@ -3,7 +3,7 @@
 use partita_base::{Diagnostic, Result};
 use partita_ir::{Annotation, Graph, NodeId, ValueId};
 use partita_mesh::{AxisList, AxisRef, Mesh, Sharding};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The layout requested for one value so far.
 #[derive(Clone, PartialEq, Debug)]
@@ -158,6 +158,8 @@ pub(crate) struct Pins<'a> {
     /// The index of the mesh in the graph.
     pub mesh_index: usize,
     pub of: BTreeMap<ValueId, Pin>,
+    /// The axes that shard token sequences, and the lengths of these.
+    pub sequence: (Vec<AxisRef>, BTreeSet<usize>),
 }
 
 impl Pins<'_> {
@@ -174,12 +176,30 @@ impl Pins<'_> {
         self.of.get(&value).cloned().or_else(|| given.map(Pin::of))
     }
 
+    /// The axes that come before another one in a layout of an activation so far: along the sequence of `[batch, sequence,
+    /// features]` those over which tokens are sharded anyway, which a layout over a further axis must not gather.
+    pub fn before(&self, value: ValueId, dim: usize, axis: AxisRef, pin: &Pin) -> AxisList {
+        let (axes, lengths) = &self.sequence;
+        let ty = self.graph.ty(value);
+        let is_sequence = dim == 1
+            && ty.rank() == 3
+            && ty.dtype.is_float()
+            && lengths.contains(&ty.shape[1])
+            && self.graph.value(value).definition.is_some()
+            && axis.size > 1
+            && !axes.contains(&axis);
+        let is_free = |own: &&AxisRef| own.size > 1 && !pin.uses(**own) && !pin.replicated.contains(own);
+        axes.iter().filter(|_| is_sequence).filter(is_free).copied().collect()
+    }
+
     /// Shards a dimension over one more axis, the minor-most, and closes it. E224 if the dimension
     /// does not exist, E227 if the axis already shards another dimension or must not shard the
     /// value.
     pub fn shard(&mut self, value: ValueId, dim: isize, axis: AxisRef, origin: &str) -> Result<()> {
         let dim = self.dim(value, dim, origin)?;
         let (graph, mesh) = (self.graph, self.mesh);
+        let so_far = self.at(value).clone();
+        let before = self.before(value, dim, axis, &so_far);
         let pin = self.at(value);
         if axis.size > 1 && !pin.axes[dim].contains(&axis) {
             if pin.uses(axis) || pin.replicated.contains(&axis) {
@@ -201,6 +221,7 @@ impl Pins<'_> {
                 .note(format!("requested by {}", pin.origins.join("; ")))
                 .help("change the axis or the modules of one of the lines"));
             }
+            pin.axes[dim].extend(before);
             pin.axes[dim].push(axis);
         }
         pin.open[dim] = false;

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 type Readers = Vec<(NodeId, usize)>;
 
 /// The default axis of a line that names none.
-const MODEL_AXIS: &str = "tp";
+pub(crate) const MODEL_AXIS: &str = "tp";
 
 /// Effects of earlier lines that pins do not record.
 #[derive(Default)]
@@ -229,6 +229,8 @@ impl Planner<'_> {
             match to {
                 State::Cut(dim) => {
                     if line.axis.size > 1 {
+                        let before = self.pins.before(value, dim, line.axis, &pin);
+                        pin.axes[dim].extend(before);
                         pin.axes[dim].push(line.axis);
                     }
                     pin.open[dim] = false;

@@ -1,12 +1,20 @@
 //! Ready plans for the bundled models: the usual layout for each mesh axis name.
 
 use crate::modules::Modules;
-use crate::plan::Plan;
+use crate::plan::{Entry, Plan};
 use crate::structure::has_grouped;
 use crate::style::{Kind, Layout, Style};
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::Graph;
 use partita_mesh::Mesh;
+
+/// How the sources of lines begin that no user wrote.
+const DEFAULTS: [&str; 2] = ["built-in plan ", "the axis `fsdp`"];
+
+/// Whether a line is of a built-in plan: other lines may override all of it.
+pub(crate) fn is_default(entry: &Entry) -> bool {
+    DEFAULTS.iter().any(|source| entry.origin.starts_with(source))
+}
 
 /// Models with a built-in plan.
 pub const READY_PLANS: [&str; 11] =
@@ -33,7 +41,7 @@ pub fn storage_plan(graph: &Graph, mesh: &Mesh) -> Plan {
     let mut plan = Plan::default();
     let has_axis = mesh.axis_named("fsdp").is_some_and(|axis| axis.size > 1);
     if has_axis && graph.meshes.is_empty() && !graph.params().is_empty() {
-        plan.push("**", Style::new(Kind::Fsdp), "the axis `fsdp`");
+        plan.push("**", Style::new(Kind::Fsdp), DEFAULTS[1]);
     }
     plan
 }
@@ -53,7 +61,7 @@ pub fn ready_plan(model: &str, graph: &Graph, mesh: &Mesh, options: &ReadyOption
         return Err(error);
     }
     let modules = Modules::of(graph);
-    let origin = format!("built-in plan {model}");
+    let origin = format!("{}{model}", DEFAULTS[0]);
     let mut plan = Plan::default();
     let mut line = |pattern: &str, style: Style| {
         if !modules.matching(pattern).is_empty() || !modules.parameters_named(pattern).is_empty() {

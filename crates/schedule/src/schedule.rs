@@ -2,6 +2,7 @@
 
 use crate::build::{BuildOptions, Built, Unplaced, build_structured, unplaced_forward, unplaced_step};
 use crate::call::Argument;
+use crate::effects::check_effects;
 use crate::modules::{Modules, matches_around, owner};
 use crate::pattern::{Match, Pattern};
 use crate::plan::{Entry, Plan};
@@ -171,9 +172,12 @@ impl Schedule {
         Ok(last)
     }
 
-    /// The training step under the plan so far, up to the graph of each rank.
+    /// The training step under the plan so far, up to the graph of each rank. E229 for a line that changes nothing, E009 for
+    /// an axis of the mesh that nothing uses.
     pub fn build(&self) -> Result<Built> {
-        build_structured(&self.structured, &self.plan, &self.mesh, &self.options, &*self.runner)
+        let built = build_structured(&self.structured, &self.plan, &self.mesh, &self.options, &*self.runner)?;
+        check_effects(&built)?;
+        Ok(built)
     }
 
     /// Runs `body`, then compares one step under the resulting plan with the same step on one

@@ -149,6 +149,8 @@ impl<'a> Planner<'a> {
                 Layout::Shard(dim) => {
                     let dim = self.pins.dim(value, dim, origin)?;
                     if axis.size > 1 {
+                        let before = self.pins.before(value, dim, axis, &pin);
+                        pin.axes[dim].extend(before);
                         pin.axes[dim].push(axis);
                     }
                     pin.open[dim] = false;

@@ -58,6 +58,8 @@ pub struct Structured {
     pub(crate) has_layers: bool,
     /// Notes for the user.
     pub notes: Vec<String>,
+    /// Lines that request a change and left the model as it was, with the reason.
+    pub(crate) unchanged: Vec<(String, String)>,
     /// Lines that request an element type, their modules, and the type.
     computed: Vec<(String, BTreeSet<String>, DType)>,
     frames: Frames,
@@ -88,6 +90,7 @@ impl Structured {
             stages: Vec::new(),
             has_layers: false,
             notes: Vec::new(),
+            unchanged: Vec::new(),
             computed: Vec::new(),
             frames: Frames::of(model),
         }
@@ -126,6 +129,20 @@ impl Structured {
     /// Errors: E221 a path that matches nothing, E242 a pattern without a match, E248 a match that
     /// crosses the boundary of a module; also the errors of each primitive.
     pub fn apply(&mut self, entry: &Entry, tools: &Tools) -> Result<()> {
+        let why = match &entry.primitive {
+            Primitive::Replace { .. } | Primitive::ReplaceAll { .. } => "its modules are that already",
+            Primitive::Precision { .. } => "its modules compute in this type already",
+            _ => return self.change(entry, tools),
+        };
+        let before = self.model.forward.clone();
+        self.change(entry, tools)?;
+        if computes_as(&self.model.forward, &before) {
+            self.unchanged.push((entry.describe(), why.to_string()));
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, entry: &Entry, tools: &Tools) -> Result<()> {
         let graph = &self.model.forward;
         if entry.stage.is_some() {
             stages_in_order(&self.stages, graph)?;
@@ -307,6 +324,7 @@ impl Structured {
                     let inside = |path: &String| modules.iter().any(|module| is_inside(path, module));
                     if other != compute && earlier.iter().all(inside) {
                         self.notes.push(format!("{line} replaces {before}"));
+                        self.unchanged.push((before.clone(), format!("{line} replaces it")));
                     }
                 }
                 self.computed.push((line, modules, *compute));
@@ -476,6 +494,15 @@ impl Structured {
         self.model.forward = graph;
         Ok(())
     }
+}
+
+/// Whether two graphs apply the same ops in order, to values of the same types.
+fn computes_as(graph: &Graph, other: &Graph) -> bool {
+    let is_same = |(one, another): (&Node, &Node)| {
+        let results = one.results.iter().zip(&another.results);
+        one.op == another.op && results.into_iter().all(|(&a, &b)| graph.ty(a) == other.ty(b))
+    };
+    graph.nodes.len() == other.nodes.len() && graph.nodes.iter().zip(&other.nodes).all(is_same)
 }
 
 /// The note for a PyTorch compiler named as backend.

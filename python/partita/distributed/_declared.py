@@ -175,6 +175,20 @@ def _lines(module: torch.nn.Module, whole: DeviceMesh) -> list[Line]:
     return found
 
 
+def _is_left_nothing(line: Line, lines: list[Line], parameters: list[str]) -> bool:
+    """Whether ``fully_shard`` of modules inside has taken all parameters of a module: its own call then changes nothing."""
+    if line.style != "fsdp":
+        return False
+    inside = f"{line.path}." if line.path else ""
+    inner = [
+        f"{other.path}."
+        for other in lines
+        if (other.style, other.axis) == (line.style, line.axis) and other.path != line.path and other.path.startswith(inside)
+    ]
+    own = [name for name in parameters if name.startswith(inside)]
+    return bool(own) and all(any(name.startswith(path) for path in inner) for name in own)
+
+
 def _plan(module: torch.nn.Module, lines: list[Line], whole: DeviceMesh) -> tuple[Plan, Mesh]:
     """The plan, and the mesh, on which an axis that shards the batch has a name that says so."""
     names = {axis: axis for axis in whole._axes}
@@ -186,7 +200,10 @@ def _plan(module: torch.nn.Module, lines: list[Line], whole: DeviceMesh) -> tupl
             names[line.axis] = free[-1]
     mesh = Mesh(",".join(f"{names[axis]}={size}" for axis, size in zip(whole._axes, whole._shape)))
     text: dict[str, list[str]] = {}
+    parameters = [name for name, _ in module.named_parameters(remove_duplicate=False)]
     for line in lines:
+        if _is_left_nothing(line, lines, parameters):
+            continue
         for path, request in line.entries(names, module):
             text.setdefault(path, []).append(request)
     return Plan(text), mesh

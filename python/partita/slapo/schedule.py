@@ -359,7 +359,8 @@ class Verify:
 
     def _compare(self) -> None:
         root = self.sch._root
-        planned = root.planned()
+        planned: Any = root.planned()
+        planned._planning.may_repeat = True
         original = shared_copy(root.edited)
         names = [name for name, value in original.named_parameters() if value.requires_grad]
         if self._is_random(planned):

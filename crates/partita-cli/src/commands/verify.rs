@@ -40,10 +40,8 @@ pub fn verify(args: &VerifyArgs, session: &Session, output: &mut Output) -> Resu
         output.verify_against(&report, &path.display().to_string());
         return Ok(if report.ok { Ending::Done } else { Ending::CheckFailed });
     }
-    if config.plan.strict {
-        // Of the step that would be trained, not of the small one that is compared.
-        output.during("planning the step", || session.build())?;
-    }
+    // The step that would be trained, not the small one that is compared, may have an axis or a line without effect.
+    output.during("planning the step", || session.build())?;
     // A small batch suffices, unless the user names one.
     let rows = match args.flags.batch {
         Some(_) => config.train.batch,

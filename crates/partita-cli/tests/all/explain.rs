@@ -96,10 +96,10 @@ fn a_dictionary_of_pytorch_is_a_plan_file() {
 }
 
 #[test]
-fn every_command_says_that_pipeline_splits_do_nothing_yet() {
+fn every_command_says_what_a_pipeline_split_does_on_one_stage() {
     let place = with_plan("sch[\"layers.0\"].pipeline_split()\n");
     for command in ["show", "explain", "verify"] {
-        let outcome = place.run(&[command, "mlp", "--mesh", "dp=2", "--plan", "plan.py"]);
+        let outcome = place.run(&[command, "mlp", "--mesh", "dp=2,pp=1", "--plan", "plan.py"]);
         assert_eq!(outcome.code, Some(0), "{}", outcome.err);
         let said = format!("{}{}", outcome.out, outcome.err);
         assert!(
@@ -107,8 +107,20 @@ fn every_command_says_that_pipeline_splits_do_nothing_yet() {
             "{command}: {said}"
         );
     }
-    let trained =
-        place.run(&["train", "mlp", "--mesh", "dp=2", "--plan", "plan.py", "--steps", "1", "--no-verify"]);
+    place
+        .run(&["show", "mlp", "--mesh", "dp=2", "--plan", "plan.py", "--json"])
+        .refuses("E229", &["plan.py:1", "pp=1"]);
+    let trained = place.run(&[
+        "train",
+        "mlp",
+        "--mesh",
+        "dp=2,pp=1",
+        "--plan",
+        "plan.py",
+        "--steps",
+        "1",
+        "--no-verify",
+    ]);
     assert_eq!(trained.code, Some(0), "{}", trained.err);
     let said = format!("{}{}", trained.out, trained.err);
     assert!(said.contains("a pipeline stage ends here on"), "{said}");
@@ -178,7 +190,7 @@ fn names_that_are_nothing_are_refused() {
     place.run(&["explain", "mlp", "layers.0.wieght", "--json"]).refuses("E257", &["layers.0.weight"]);
     place.run(&["explain", "mlp", "all_reduce:99", "--json"]).refuses("E258", &["a number from 1 to"]);
     place.run(&["explain", "E232x", "--json"]).refuses("E005", &[]);
-    place.run(&["explain", "E239", "--json"]).refuses("E016", &["E231"]);
+    place.run(&["explain", "E239", "--json"]).refuses("E016", &["E229"]);
 }
 
 #[test]

@@ -21,8 +21,10 @@ fn printed(place: &Place, items: &[&str]) -> String {
 fn every_command_takes_a_model_of_pytorch() {
     let place = crate::place();
     let (gpt, record) = (model("gpt.pt2"), model("gpt.safetensors"));
-    assert!(printed(&place, &["show", &gpt, "--mesh", "tp=2"]).starts_with("model gpt on mesh tp=2"));
-    assert!(printed(&place, &["verify", &gpt, "--mesh", "dp=2,tp=2"]).contains("verified"));
+    assert!(printed(&place, &["show", &gpt, "--mesh", "dp=2"]).starts_with("model gpt on mesh dp=2"));
+    place.run(&["verify", &gpt, "--mesh", "dp=2,tp=2", "--json"]).refuses("E009", &["replicate(axis=tp)"]);
+    let repeats = ["verify", &gpt, "--mesh", "dp=2,tp=2", "--set", "plan.\"**\"=replicate(axis=tp)"];
+    assert!(printed(&place, &repeats).contains("verified"));
     assert!(printed(&place, &["verify", &gpt, "--against", &record]).contains("verified"));
     assert!(printed(&place, &["explain", &gpt, "--mesh", "dp=2"]).contains("only the batch is sharded"));
     assert!(printed(&place, &["lower", &gpt, "--counts", "--mesh", "dp=2"]).contains("all_reduce"));

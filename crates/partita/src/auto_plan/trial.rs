@@ -21,7 +21,9 @@ use partita_pipeline::Order;
 use partita_pipeline::mark::evenly;
 use partita_planner::inter::{SliceKind, Stage, StageTable, makespan_s};
 use partita_program::kept_curve;
-use partita_schedule::{Built, Entry, PIPELINE_AXIS, Plan, Primitive, ReadyOptions, batch_shards, moves};
+use partita_schedule::{
+    Built, Entry, Kind, PIPELINE_AXIS, Plan, Primitive, ReadyOptions, Style, batch_shards, moves,
+};
 use partita_spmd::step_s;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -514,6 +516,12 @@ impl<'a> Trial<'a> {
     fn candidate(&self, ranked: Ranked) -> Result<Candidate> {
         let Ranked { source, plan, built, idle, .. } = ranked;
         let built = built.map_or_else(|| self.session.built_under(self.model, &plan), Ok)?;
+        let mut plan = built.used_lines(&plan);
+        if let Some(axis) = &idle {
+            let mut line = Plan::default();
+            line.push("**", Style::new(Kind::Replicate).over(axis), PLANNER);
+            plan.entries.splice(0..0, line.entries);
+        }
         let price = self.session.price_of(&built)?;
         let host = price.host(&self.session.config().cluster);
         if !host.fits() {

@@ -3,10 +3,10 @@
 use super::block::{BlockSpec, Recompute};
 use super::small::check_stages;
 use super::step::{Job, ParameterBytes, own_bytes};
-use crate::session::{BUILT_IN_AXES, Session};
+use crate::session::Session;
 use partita_base::{Diagnostic, Result};
 use partita_nn::Optimizer;
-use partita_schedule::{Entry, Kind, Offloaded, Plan, Primitive, batch_shards};
+use partita_schedule::{BUILT_IN_AXES, Entry, Kind, Offloaded, Plan, Primitive, batch_shards};
 
 /// The states of an optimizer for each element of a parameter, in numbers of single precision. Means of rows and columns,
 /// and the scales of blocks, count as nothing.

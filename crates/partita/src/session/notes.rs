@@ -3,13 +3,13 @@
 use super::plan::Given;
 use super::{Part, Session};
 use crate::execution;
-use partita_base::{Diagnostic, Result, did_you_mean, format_bytes, format_seconds};
-use partita_ir::{Op, Role, ValueId};
+use partita_base::{format_bytes, format_seconds};
+use partita_ir::{Op, Role};
 use partita_mesh::{Mesh, rank_list};
 use partita_nn::Model;
 use partita_pipeline::Order;
 use partita_program::{CollectiveMatmul, Program, RingChoice, Stages, collective_matmuls, lower_stages};
-use partita_schedule::{Built, Kind, Primitive, Stage};
+use partita_schedule::{Built, Stage, unused_axes};
 use partita_spmd::better_mesh;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,11 +17,9 @@ impl Session {
     /// Facts about a built step for the user: choices of the config without effect, and a better mesh or more
     /// microbatches if ranks are idle.
     pub fn notes(&self, model: &Model, built: &Built) -> Vec<String> {
-        let told = built.notes.iter().cloned();
-        // A plan tells of axes that it does not name; what is left are axes that it names in vain.
-        let is_told = |axis: &str| built.notes.iter().any(|note| note.contains(&format!("`{axis}`: its ")));
-        let in_vain = unused_axes(built).into_iter().filter(|(axis, _)| !is_told(axis)).map(|(_, why)| why);
-        let told = told.chain(in_vain).chain(without_rows(built)).chain(idle_dispatch(built));
+        let repeated = unused_axes(built).into_iter().map(|(_, why)| why);
+        let told = built.notes.iter().cloned().chain(repeated);
+        let told = told.chain(without_rows(built)).chain(idle_dispatch(built));
         let told = told.chain(self.vain_offload(built)).chain(self.unused(built)).chain(self.rings(built));
         told.chain(self.bubble(built)).chain(self.advice(model, built)).collect()
     }
@@ -161,58 +159,6 @@ impl Session {
             )
         })
     }
-}
-
-/// The axes of the mesh over which nothing is sharded, so that their ranks all do the same work, with a sentence each.
-pub(super) fn unused_axes(built: &Built) -> Vec<(String, String)> {
-    let mut unused: Vec<(String, String)> = Vec::new();
-    for Stage { partitioned, .. } in &built.stages {
-        let (mesh, layouts) = (&partitioned.mesh, &partitioned.layouts);
-        let mut is_used = vec![false; mesh.axes.len()];
-        for value in (0..partitioned.graph.values.len()).map(ValueId::new) {
-            let layout = layouts.sharding(value);
-            for axis in layout.sharded_axes().into_iter().chain(layout.partial_axes()) {
-                is_used[axis.axis] = true;
-            }
-        }
-        for (axis, _) in mesh.axes.iter().zip(is_used).filter(|(axis, is_used)| axis.size > 1 && !is_used) {
-            let why = format!(
-                "nothing is sharded over axis `{}` of mesh {mesh}: its {} ranks all compute the same",
-                axis.name, axis.size
-            );
-            unused.push((axis.name.clone(), why));
-        }
-    }
-    unused.dedup();
-    unused
-}
-
-/// The axes with a built-in meaning: without a line of a plan they may leave ranks alike, and a note says so.
-pub(crate) const BUILT_IN_AXES: [&str; 7] = ["dp", "fsdp", "ep", "sp", "cp", "tp", "pp"];
-
-/// E009 for an axis without a built-in meaning that neither the model nor the plan uses: most likely a typing error, and
-/// its ranks would repeat the work of others. The style `replicate(axis=NAME)` says that they should.
-pub fn check_axes(built: &Built) -> Result<()> {
-    let replicated = |axis: &str| {
-        built.plan.entries.iter().any(|entry| match &entry.primitive {
-            Primitive::Style(style) => style.kind == Kind::Replicate && style.axis.as_deref() == Some(axis),
-            _ => false,
-        })
-    };
-    let is_unknown = |axis: &str| !BUILT_IN_AXES.contains(&axis) && !replicated(axis);
-    let Some((axis, why)) = unused_axes(built).into_iter().find(|(axis, _)| is_unknown(axis)) else {
-        return Ok(());
-    };
-    let mut error = Diagnostic::new("E009", format!("nothing uses the axis `{axis}` of the mesh"))
-        .at("--mesh")
-        .expected(format!(
-            "an axis with a built-in meaning ({}), or one that the plan names",
-            BUILT_IN_AXES.join(", ")
-        ))
-        .found(why)
-        .note(format!("to repeat the work on purpose: `\"**\" = \"replicate(axis={axis})\"`"));
-    error.help = did_you_mean(&axis, BUILT_IN_AXES);
-    Err(error)
 }
 
 /// The ranks that get no row of the batch, in a sentence; `None` if each gets some.

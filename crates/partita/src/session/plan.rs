@@ -4,15 +4,16 @@ use super::Session;
 use partita_base::{Diagnostic, Result};
 use partita_mesh::Mesh;
 use partita_nn::Model;
-use partita_schedule::{Entry, Plan, Primitive, ReadyOptions, choose_attention};
+use partita_schedule::{Entry, Kind, Plan, Primitive, ReadyOptions, Style, choose_attention};
 
 /// The plan file that means a search: `--plan auto`.
 const AUTO: &str = "auto";
 
 impl Session {
     /// The plan: of the config's file, of its section `[plan]`, or else the built-in one of the model for the mesh. Lines
-    /// that say nothing about layouts (see [`sets_layouts`]) are added to the built-in plan; a plan without any line means
-    /// that only the batch is sharded. The file `auto` means a search.
+    /// that say nothing about layouts (see [`sets_layouts`]) are added to the built-in plan, and so is that the whole model
+    /// repeats its work along an axis that the built-in plan does not use; a plan without any line means that only the batch
+    /// is sharded. The file `auto` means a search.
     ///
     /// # Errors
     /// E005 for a file that cannot be read, and what parsing it says; what [`Session::auto_plan`] says.
@@ -23,8 +24,8 @@ impl Session {
     pub(super) fn plan_on(&self, model: &Model, mesh: &Mesh) -> Result<Plan> {
         let given = match self.given_plan()? {
             Given::Search => return Ok(self.auto_plan(model, mesh)?.best.plan),
-            Given::Whole(plan) => return self.chosen(&plan, model, mesh),
-            Given::Lines(plan) => plan,
+            Given::Whole(plan) if !repeats_alone(&plan) => return self.chosen(&plan, model, mesh),
+            Given::Whole(plan) | Given::Lines(plan) => plan,
         };
         let config = &self.config.plan;
         let options = ReadyOptions {
@@ -32,9 +33,17 @@ impl Session {
             vocab_parallel: config.vocab_parallel,
             ..ReadyOptions::default()
         };
-        let mut plan = self.config.model.plan(&model.forward, mesh, &options)?;
-        plan.entries.extend(given.entries);
-        self.chosen(&plan, model, mesh)
+        let default = self.config.model.plan(&model.forward, mesh, &options)?;
+        let uses = |axis: &str| {
+            let mut styles = default.entries.iter().filter_map(|entry| entry.primitive.style());
+            styles.any(|style| style.axis_name() == axis)
+        };
+        if given.entries.iter().filter_map(repeated_axis).any(uses) {
+            return self.chosen(&given, model, mesh);
+        }
+        // A later line about a module replaces the earlier one.
+        let (first, last) = given.entries.into_iter().partition(|entry| repeated_axis(entry).is_some());
+        self.chosen(&Plan { entries: [first, default.entries, last].concat() }, model, mesh)
     }
 
     /// A plan with the lines that `auto` chooses.
@@ -93,6 +102,20 @@ pub(super) enum Given {
     Whole(Plan),
     /// Lines to add to the built-in plan.
     Lines(Plan),
+}
+
+/// The axis along which a line says that the whole model repeats its work: `"**" = "replicate(axis=tp)"`.
+fn repeated_axis(entry: &Entry) -> Option<&str> {
+    let style = entry.primitive.style().filter(|style| style.kind == Kind::Replicate)?;
+    let is_whole = entry.modules == "**" && entry.stage.is_none();
+    let axis = style.axis.as_deref()?;
+    (is_whole && *style == Style::new(Kind::Replicate).over(axis)).then_some(axis)
+}
+
+/// Whether all lines of a plan that decide about layouts say that work is repeated.
+fn repeats_alone(plan: &Plan) -> bool {
+    let mut deciding = plan.entries.iter().filter(|entry| sets_layouts(entry)).peekable();
+    deciding.peek().is_some() && deciding.all(|entry| repeated_axis(entry).is_some())
 }
 
 /// Whether a line of a plan decides how tensors are sharded for computing. Storage styles (`fsdp`, `zero1`, `zero2`),

@@ -40,6 +40,9 @@ impl Observer for Losses {
     }
 }
 
+/// That ranks along `tp` repeat the work of others.
+const REPEATS: &str = "plan.\"**\"=replicate(axis=tp)";
+
 /// The losses of a run of a session.
 fn losses(session: &Session) -> Vec<f64> {
     let mut losses = Losses::default();
@@ -116,6 +119,7 @@ fn five_steps_on_meshes_lose_as_in_pytorch_and_run_on_after_a_checkpoint() {
         items.push(format!("data.path={}", data.display()));
         items.push(format!("checkpoint.dir={}", run.display()));
         items.push(format!("mesh.shape={mesh}"));
+        items.extend(mesh.contains("tp").then(|| REPEATS.to_string()));
         items.push("train.steps=5".to_string());
         let items: Vec<&str> = items.iter().map(String::as_str).collect();
         let found = losses(&loaded(&pt2(name), &items));
@@ -280,7 +284,8 @@ fn a_step_whose_parameter_is_split_trains_validates_saves_and_goes_on() {
         let run = folder.path().join(format!("run-{mesh}"));
         let items = [format!("mesh.shape={mesh}"), format!("checkpoint.dir={}", run.display())];
         let steps = |steps: &str| {
-            let items = [items[0].as_str(), items[1].as_str(), steps];
+            let mut items = vec![items[0].as_str(), items[1].as_str(), steps];
+            items.extend(mesh.contains("tp").then_some(REPEATS));
             loaded(&path.to_string_lossy(), &items)
         };
         let mut trainer = Trainer::start(&steps("train.steps=3"), None).unwrap();

@@ -3,7 +3,9 @@
 use crate::counts::seen;
 use crate::session;
 use partita::session::Execution;
+use partita_ir::Op;
 use partita_program::{CollectiveKind, Counts, ProgramSet, counts};
+use partita_schedule::explain::{Explain, Subject};
 use partita_schedule::verify::Unwatched;
 
 const ULYSSES: &str = "plan.layers.*.attn=ulysses";
@@ -52,6 +54,34 @@ fn a_ring_of_keys_changes_nothing() {
     check("gpt", "cp=2", &[RING, "train.microbatches=2"]);
     check("gpt", "pp=2,cp=2", &[RING, "train.microbatches=2", "model.layers=2"]);
     check("gpt", "cp=2", &[RING, "plan.layers.*=checkpoint"]);
+}
+
+/// Along the sequence a residual stream is sharded over `cp` and `tp`, and gathers over `tp` alone.
+#[test]
+fn sequence_parallelism_keeps_the_shards_of_sequences() {
+    let sequence = "plan.sequence_parallel=true";
+    for name in ["gpt", "llama"] {
+        for (mesh, lines) in [("cp=2,tp=2", &[RING][..]), ("cp=2,tp=2", &[ULYSSES]), ("sp=2,tp=2", &[])] {
+            check(name, mesh, &[&[sequence], lines].concat());
+            let shape = format!("mesh.shape={mesh}");
+            let built =
+                session(name, &[&[sequence, &shape, "model.heads=4"], lines].concat()).build().unwrap();
+            let outer = &mesh[..2];
+            for (module, layout) in [
+                ("layers.0.mlp_norm", format!("[{{}}, {{{outer}, tp}}, {{}}]")),
+                ("layers.0.mlp.up_proj", format!("[{{}}, {{{outer}}}, {{tp}}]")),
+                ("layers.0.attn.o_proj", format!("[{{}}, {{{outer}, tp}}, {{}}]")),
+            ] {
+                let Subject::Tensor(found) = Explain::new(&built, 0).subject(module).unwrap() else {
+                    panic!("{module} is an activation")
+                };
+                assert_eq!(found.layout, layout, "{name} on {mesh} {lines:?}: {module}");
+            }
+            let rings =
+                built.step.nodes.iter().filter(|node| matches!(node.op, Op::RingAttention(_))).count();
+            assert_eq!(rings > 0, lines.contains(&RING), "{name} on {mesh}");
+        }
+    }
 }
 
 #[test]

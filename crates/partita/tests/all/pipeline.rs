@@ -99,9 +99,12 @@ fn lines_without_layouts_are_added_to_the_built_in_plan() {
         assert!(plan.entries.iter().any(|entry| entry.modules == line.split('"').nth(1).unwrap()), "{line}");
         assert!(!notes.contains("compute the same") && !notes.contains("changes nothing"), "{line}: {notes}");
     }
-    for (text, count) in [("plan = []\n", 0), ("[plan]\n\"lm_head\" = \"replicate\"\n\"**\" = \"fsdp\"\n", 2)]
-    {
-        let (plan, notes) = built(text);
+    let repeats = "\"norm\" = \"replicate(axis=tp)\"\n";
+    for (text, count) in [
+        (format!("[plan]\n{repeats}"), 1),
+        (format!("[plan]\n\"lm_head\" = \"replicate\"\n\"**\" = \"fsdp\"\n{repeats}"), 3),
+    ] {
+        let (plan, notes) = built(&text);
         assert_eq!(plan.entries.len(), count, "{text}");
         assert!(notes.contains("`--vocab-parallel` changes nothing"), "{text}: {notes}");
         let tp =
@@ -116,7 +119,8 @@ fn strict_refuses_ranks_that_all_do_the_same_work() {
         let (_place, session) = planned("gpt", text, &["plan.strict=true", &format!("mesh.shape='{mesh}'")]);
         session.build().map(|_| ())
     };
-    for (text, mesh, axis) in [("plan = []\n", "tp=2", "tp"), ("plan = []\n", "dp=2,tp=2", "tp")] {
+    let repeats = "[plan]\n\"**\" = \"replicate(axis=tp)\"\n";
+    for (text, mesh, axis) in [(repeats, "tp=2", "tp"), (repeats, "dp=2,tp=2", "tp")] {
         let error = strict(text, mesh).unwrap_err();
         assert_eq!(
             (error.code, error.message.as_str()),
@@ -129,7 +133,7 @@ fn strict_refuses_ranks_that_all_do_the_same_work() {
     strict("[plan]\n\"layers.*\" = \"checkpoint\"\n", "dp=2,tp=2").unwrap();
 }
 
-/// An axis without a built-in meaning that nothing uses is a slip, unless a line says that its ranks repeat the work.
+/// An axis that nothing uses is a slip, unless a line says that its ranks repeat the work.
 #[test]
 fn an_axis_that_nothing_uses_is_refused() {
     let build = |text: &str, mesh: &str| {
@@ -140,8 +144,31 @@ fn an_axis_that_nothing_uses_is_refused() {
     assert_eq!((error.code, error.message.as_str()), ("E009", "nothing uses the axis `dpp` of the mesh"));
     assert!(error.help.as_ref().is_some_and(|help| help.contains("`dp`")), "{error}");
     assert!(error.notes[0].contains("replicate(axis=dpp)"), "{error}");
+    let error = build("plan = []\n", "dp=2,tp=2").unwrap_err();
+    assert_eq!((error.code, error.message.as_str()), ("E009", "nothing uses the axis `tp` of the mesh"));
+    assert!(error.help.as_ref().is_some_and(|help| help.contains("replicate(axis=tp)")), "{error}");
+    build("[plan]\n\"lm_head\" = \"replicate(axis=tp)\"\n", "dp=2,tp=2").unwrap();
     build("[plan]\n\"lm_head\" = \"replicate(axis=dpp)\"\n", "dpp=2").unwrap();
+    // Repeated work leaves the built-in plan over other axes as it is, and replaces it over its own.
+    let lines = |axis: &str, mesh: &str| {
+        let text = format!("[plan]\n\"**\" = \"replicate(axis={axis})\"\n");
+        let (_place, session) = planned("mlp", &text, &[&format!("mesh.shape='{mesh}'")]);
+        session.build().unwrap().plan.entries.len()
+    };
+    assert_eq!((lines("sp", "fsdp=2,sp=2"), lines("tp", "dp=2,tp=2")), (2, 1));
     build("[plan]\n\"layers.*.mlp.up_proj\" = \"colwise(axis=zz)\"\n", "zz=2").unwrap();
+    // An axis of the whole mesh may be idle in some stages, which a note names; one that a stage names for itself may not.
+    let one = "[plan]\n\"layers.1.mlp.up_proj\" = \"colwise\"\n\"layers.1.mlp.down_proj\" = \"rowwise\"\n";
+    let (_place, session) = planned("gpt", one, &["mesh.shape='pp=2,tp=2'", "train.microbatches=4"]);
+    let model = session.model().unwrap();
+    let notes = session.notes(&model, &session.build_model(&model).unwrap()).join("\n");
+    assert!(notes.contains("in stage 1, nothing is sharded over axis `tp`"), "{notes}");
+    let stages = "[[stages]]\nuntil = \"layers.0\"\nmesh = \"tp=2\"\nplan = { \"layers.*.mlp.up_proj\" = \"colwise\" }\n\
+                  [[stages]]\nmesh = \"tp=2\"\n";
+    let error = build(stages, "pp=4").unwrap_err();
+    assert_eq!((error.code, error.message.as_str()), ("E009", "nothing uses the axis `tp` of the mesh"));
+    assert!(error.found.as_ref().is_some_and(|found| found.starts_with("in stage 1, ")), "{error}");
+    build(&format!("{stages}plan = {{ \"**\" = \"replicate(axis=tp)\" }}\n"), "pp=4").unwrap();
 }
 
 #[test]

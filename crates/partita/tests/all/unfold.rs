@@ -4,6 +4,10 @@
 use super::session;
 use partita::Session;
 use partita::price::Price;
+use partita_base::Result;
+use partita_program::{Collective, CollectiveKind};
+use partita_schedule::explain::Explain;
+use partita_simulate::collective_s;
 
 /// A model on a mesh with so many layers and microbatches of eight rows.
 pub fn step(model: &str, mesh: &str, [layers, microbatches]: [usize; 2], more: &[&str]) -> Session {
@@ -218,10 +222,11 @@ fn table_of_uneven_stages() {
 #[test]
 fn an_abridged_update_costs_what_the_real_one_does() {
     let small = |optimizer: &str, mesh: &str, more: &str| {
+        let momentum = if optimizer == "sgd" { "optimizer.momentum=0.9" } else { "train.microbatches=2" };
         let optimizer = format!("optimizer.kind={optimizer}");
         let steps = [false, true].map(|abridged| {
             let mut config =
-                step("gpt", mesh, [3, 2], &[&optimizer, "train.dtype=bf16", more]).config().clone();
+                step("gpt", mesh, [3, 2], &[&optimizer, momentum, "train.dtype=bf16", more]).config().clone();
             config.step.abridged = abridged;
             let session = Session::new(config).unwrap();
             let built = session.build().unwrap();
@@ -252,13 +257,7 @@ fn an_abridged_update_costs_what_the_real_one_does() {
 fn no_figure_is_negative_and_parts_add_up() {
     let meshes =
         ["fsdp=8,cp=8", "dp=2,fsdp=4,tp=2", "cp=4", "dp=4,cp=2", "pp=2,fsdp=2,cp=2", "pp=4,tp=2", "fsdp=16"];
-    let (mut draw, mut told) = (0x2545_f491_4f6c_dd1d_u64, 0);
-    let mut choose = |count: usize| {
-        draw ^= draw << 13;
-        draw ^= draw >> 7;
-        draw ^= draw << 17;
-        (draw % count as u64) as usize
-    };
+    let (mut choose, mut told) = (draws(), 0);
     for _ in 0..48 {
         let (model, mesh) = (["gpt", "llama"][choose(2)], meshes[choose(meshes.len())]);
         let sequence = [64, 1024, 16384, 131_072][choose(4)];
@@ -287,6 +286,9 @@ fn no_figure_is_negative_and_parts_add_up() {
             ];
             let what = format!("{model} on {mesh}, {of:?}, {more:?}: {bytes:?}");
             assert!(parts.iter().all(|&part| part >= 0.0), "{what}");
+            // What is in flight is gathered or summed from what the ranks of a group hold.
+            let held = bytes.parameters + bytes.gradients + bytes.activations;
+            assert!(bytes.communication <= session.mesh().rank_count() as f64 * held, "{what}");
             assert_eq!(bytes.by_kind().iter().map(|(_, bytes)| bytes).sum::<u64>(), bytes.whole(), "{what}");
         }
         let seconds = &forecast.seconds;
@@ -298,4 +300,117 @@ fn no_figure_is_negative_and_parts_add_up() {
         }
     }
     assert!(told >= 24, "{told} forecasts");
+}
+
+/// Numbers drawn from a fixed seed.
+fn draws() -> impl FnMut(usize) -> usize {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    move |count| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % count as u64) as usize
+    }
+}
+
+/// Plans and sizes drawn at random: what collectives move, as they are printed and as they are priced.
+#[test]
+fn no_collective_moves_more_than_its_group_holds_or_nothing_of_what_is_split() {
+    let mut choose = draws();
+    let meshes = [
+        "tp=2",
+        "tp=3",
+        "dp=2,tp=2",
+        "fsdp=2,tp=2",
+        "cp=2",
+        "cp=2,tp=2",
+        "sp=2,tp=2",
+        "fsdp=2,cp=2",
+        "fsdp=3",
+        "dp=2,fsdp=2",
+        "pp=2,tp=2",
+        "pp=2,fsdp=2",
+        "dp=3",
+    ];
+    let lines = [
+        "plan.strict=false",
+        "plan.\"layers.*\"=checkpoint",
+        "plan.\"layers.*.attn\"=ring",
+        "plan.\"layers.*.attn\"=ulysses",
+        "plan.\"**\"=zero1",
+        "plan.sequence_parallel=true",
+        "plan.vocab_parallel=true",
+    ];
+    let (mut steps, mut seen, mut split) = (0, 0, 0);
+    for _ in 0..64 {
+        let (model, mesh) = (["gpt", "llama"][choose(2)], meshes[choose(meshes.len())]);
+        let sizes = [
+            format!("model.sequence={}", [5, 8, 16][choose(3)]),
+            format!("model.dim={}", [16, 24][choose(2)]),
+            format!("train.dtype={}", ["f32", "bf16"][choose(2)]),
+            "model.heads=4".to_string(),
+            "model.vocab=30".to_string(),
+            lines[choose(lines.len())].to_string(),
+        ];
+        let more: Vec<&str> = sizes.iter().map(String::as_str).collect();
+        let session = step(model, mesh, [2, [1, 2][choose(2)]], &more);
+        let what = format!("{model} on {mesh}, {more:?}");
+        // Some meshes do not have the axis of the line.
+        let Ok(built) = session.build() else { continue };
+        steps += 1;
+        for stage in 0..built.stages.len() {
+            for printed in Explain::new(&built, stage).collectives() {
+                let Some(value) = printed.of else { continue };
+                let whole = built.stages[stage].partitioned.graph.ty(value).bytes();
+                assert!(printed.bytes <= whole, "{what}: {printed:?}, of {whole} bytes");
+                assert!(printed.bytes > 0 && printed.cost_us > 0.0, "{what}: {printed:?}");
+                seen += 1;
+            }
+        }
+        let set = session.lower(&built).unwrap();
+        for collective in set.collectives.iter() {
+            let seconds = collective_s(collective, &session.config().cluster);
+            let moved = check_transfers(collective).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!(moved > 0, seconds > 0.0, "{what}: {collective:?}, {seconds} s");
+            split += usize::from(moved > 0);
+        }
+    }
+    assert!(steps >= 32 && seen >= 1000 && split >= 1000, "{steps} steps, {seen} and {split} collectives");
+}
+
+/// The bytes that members of a collective receive from others, at most. They are checked against what its group holds.
+fn check_transfers(collective: &Collective) -> Result<usize> {
+    let members = collective.members.len();
+    let wrong = |what: &str| {
+        Err(partita_base::Diagnostic::new("E403", what.to_string()).found(format!("{collective:?}")))
+    };
+    let mut all = 0;
+    for transfer in collective.transfers.iter() {
+        let [held, given] = [&transfer.inputs, &transfer.outputs]
+            .map(|types| types.iter().map(|ty| ty.bytes()).collect::<Vec<usize>>());
+        let [sum_held, sum_given] = [&held, &given].map(|bytes| bytes.iter().sum::<usize>());
+        let full = (0..members).map(|member| transfer.full_bytes(member)).max().unwrap_or(0);
+        let sent: usize = (0..members).map(|member| transfer.sent_bytes(member)).sum();
+        let fits = match collective.kind {
+            CollectiveKind::AllReduce => held == given && given.iter().all(|&bytes| bytes == full),
+            CollectiveKind::AllGather => given.iter().all(|&bytes| bytes == sum_held) && full == sum_held,
+            CollectiveKind::ReduceScatter => {
+                held.iter().all(|&bytes| bytes == sum_given) && full == sum_given
+            }
+            CollectiveKind::AllToAll => sum_held == sum_given && full <= sum_held,
+            CollectiveKind::CollectivePermute | CollectiveKind::CollectiveBroadcast => full <= sum_held,
+            CollectiveKind::Send => full == sum_given && sent == sum_given,
+        };
+        if !fits {
+            return wrong("a collective does not move what its group holds");
+        }
+        if sent > members * full {
+            return wrong("a collective moves more than its group holds");
+        }
+        if members > 1 && sum_held > 0 && sum_given > 0 && full == 0 {
+            return wrong("a collective moves nothing of a tensor that is split");
+        }
+        all += if members > 1 { full } else { 0 };
+    }
+    Ok(all)
 }

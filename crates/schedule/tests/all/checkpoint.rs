@@ -2,9 +2,10 @@
 //! equal, and masks depend on the global index of an element, on any mesh, with and without
 //! `fork_rng`.
 
+use crate::common::unchecked;
 use indexmap::IndexMap;
 use partita_base::{DType, Result};
-use partita_ir::{Graph, Literal, Op, Operation, Phase, Role, ValueId};
+use partita_ir::{Graph, Literal, Op, Operation, Phase, Registry, Role, ValueId};
 use partita_mesh::Mesh;
 use partita_nn::{Context, Dropout, LayerNorm, Linear, Mlp, Model, MultiheadAttention, losses};
 use partita_schedule::feed::{Fed, random_feed, scalars};
@@ -42,7 +43,8 @@ fn built(model: &Model, mesh: &str, calls: &str) -> Built {
     let mut sch = Schedule::new(model, &Mesh::parse(mesh, None).unwrap()).unwrap();
     *sch.options() = sch.options().clone().for_verification();
     let plan = Plan::from_calls(calls, "case").unwrap();
-    sch.extend(&plan).and_then(|()| sch.build()).unwrap_or_else(|error| panic!("{mesh} {calls}\n{error}"))
+    let built = sch.extend(&plan).and_then(|()| unchecked(&mut sch, model, &Registry::default()));
+    built.unwrap_or_else(|error| panic!("{mesh} {calls}\n{error}"))
 }
 
 /// The outputs of a step by name: outputs, gradients, parameters, states.

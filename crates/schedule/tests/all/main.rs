@@ -4,6 +4,7 @@ mod checkpoint;
 mod common;
 mod conformance;
 mod differentiated;
+mod effects;
 mod explain;
 mod imported;
 mod patterns;

@@ -4,6 +4,7 @@
 //! `cargo test -p partita-schedule --test random_schedules -- --ignored` searches longer; `CASES`
 //! and `SEED` say how.
 
+use crate::common::{build_as, unchecked};
 use partita_base::{DType, Result};
 use partita_ir::composites::GELU as GELU_TEMPLATE;
 use partita_ir::custom::CustomOp;
@@ -17,7 +18,8 @@ use partita_schedule::feed::random_feed;
 use partita_schedule::tensors::inputs_of;
 use partita_schedule::verify::{Interpreter, StepRunner};
 use partita_schedule::{
-    Argument, BuildOptions, Plan, Primitive, Schedule, Style, SyncMode, SyncOp, Tools, build_evaluation,
+    Argument, BuildOptions, Entry, Plan, Primitive, Schedule, Style, SyncMode, SyncOp, Tools,
+    build_evaluation,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -361,12 +363,26 @@ fn check(recipe: &Recipe, tally: &RefCell<Tally>) -> std::result::Result<(), Tes
     let calls = sch.plan().to_calls();
     let report = sch.compare().map_err(|error| fail(format!("{}\n{calls}\n{error}", recipe.mesh())))?;
     prop_assert!(report.ok, "{}\n{calls}\n{:?}\n{:?}", recipe.mesh(), report.worst(), report.first_diverging);
-    let built = sch.build().map_err(|error| fail(format!("{calls}\n{error}")))?;
+    let built = unchecked(&mut sch, &model, &registry());
+    let built = built.map_err(|error| fail(format!("{calls}\n{error}")))?;
     prop_assert_eq!(built.stages[0].partitioned.mesh.rank_count(), recipe.mesh().rank_count());
     // A microbatch may hold one sample, and predictions are concatenated from microbatches: over
     // the data axes both layouts differ from those of one batch.
     if recipe.microbatches == 1 {
         check_evaluation(recipe, &model, &sch, &calls)?;
+    }
+
+    // Without the lines that are said to change nothing, the step is the same.
+    let is_kept = |entry: &&Entry| !built.idle.iter().any(|idle| idle.line == entry.describe());
+    let less = Plan { entries: sch.plan().entries.iter().filter(is_kept).cloned().collect() };
+    if less != *sch.plan() {
+        let options = sch.options().clone();
+        let same = build_as(&less, &sch, &model, &options, &registry());
+        let same = same.map_err(|error| fail(format!("{calls}\n{error}")))?;
+        for rank in 0..recipe.mesh().rank_count() {
+            let [all, some] = [&built, &same].map(|built| text::print(&built.local(rank).expect("a rank")));
+            prop_assert!(all == some, "{}\n{calls}\n{:?}", recipe.mesh(), built.idle);
+        }
     }
 
     // Three spellings of one plan build the same.
@@ -378,7 +394,7 @@ fn check(recipe: &Recipe, tally: &RefCell<Tally>) -> std::result::Result<(), Tes
             continue;
         }
         let mut again = recipe.schedule(&model).map_err(|error| fail(error.to_string()))?;
-        let same = again.extend(&plan).and_then(|()| again.build());
+        let same = again.extend(&plan).and_then(|()| unchecked(&mut again, &model, &registry()));
         let same = same.map_err(|error| fail(format!("{spelled}\n{error}")))?;
         for rank in 0..recipe.mesh().rank_count() {
             let [mine, other] = [&built, &same].map(|built| text::print(&built.local(rank).expect("a rank")));

@@ -1,7 +1,7 @@
 //! The schedule language, call by call: structural primitives, their errors, and the scope that
 //! verifies them.
 
-use crate::common::{block, ok};
+use crate::common::{block, ok, unchecked};
 use partita_base::{DType, Result};
 use partita_ir::composites::GELU;
 use partita_ir::custom::CustomOp;
@@ -120,7 +120,7 @@ fn precision_is_part_of_what_a_step_is_compared_with() {
 
 #[test]
 fn a_checkpoint_is_verified_and_recorded_splits_and_notes_change_nothing() {
-    let mut sch = schedule("dp=2,tp=2");
+    let mut sch = schedule("dp=2,tp=2,pp=1");
     ok(sch.verify(|s| {
         s.at("linear1")?.style("colwise")?.pipeline_split()?.fork_rng()?;
         s.at("linear1")?.annotate("weight", "tag", Argument::text("kept"))?;
@@ -139,7 +139,7 @@ fn a_checkpoint_is_verified_and_recorded_splits_and_notes_change_nothing() {
     for text in [sch.plan().to_calls(), sch.plan().to_toml(), sch.plan().to_dict_toml()] {
         let plan = ok(Plan::parse(&text, "again"));
         assert_eq!(&plan, sch.plan(), "{text}");
-        let mut again = schedule("dp=2,tp=2");
+        let mut again = schedule("dp=2,tp=2,pp=1");
         ok(again.extend(&plan));
         assert!(graph(&again) == graph(&sch));
     }
@@ -286,7 +286,7 @@ fn notes(mesh: &str, calls: &str, sequence_parallel: bool) -> Vec<String> {
     sch.options().sequence_parallel = sequence_parallel;
     ok(sch.extend(&ok(Plan::from_calls(calls, "plan"))));
     assert!(ok(sch.compare()).ok, "{calls}");
-    ok(sch.build()).notes
+    ok(unchecked(&mut sch, &block(), &Registry::default())).notes
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! Common helpers of the schedule tests.
 
 use partita_base::{DType, Result};
+use partita_ir::Registry;
 use partita_nn::modules::GELU;
 use partita_nn::{Context, LayerNorm, Linear, Model, losses};
+use partita_schedule::verify::Interpreter;
+use partita_schedule::{BuildOptions, Built, Plan, Schedule, Tools, build};
 
 /// A norm, two layers with a GELU between them, `[6, 4]` to `[6, 12]` and back, and a loss.
 pub fn block() -> Model {
@@ -18,6 +21,23 @@ pub fn block() -> Model {
     };
     let outputs = ok(build());
     cx.finish(outputs).unwrap()
+}
+
+/// The step of a schedule, also where a line of it or an axis of its mesh changes nothing.
+pub fn unchecked(sch: &mut Schedule, model: &Model, registry: &Registry) -> Result<Built> {
+    let (plan, options) = (sch.plan().clone(), sch.options().clone());
+    build_as(&plan, sch, model, &options, registry)
+}
+
+/// The step of a model under a plan, on the mesh of a schedule.
+pub fn build_as(
+    plan: &Plan,
+    sch: &Schedule,
+    model: &Model,
+    options: &BuildOptions,
+    registry: &Registry,
+) -> Result<Built> {
+    build(model, plan, sch.mesh(), options, &Tools { registry, runner: &Interpreter })
 }
 
 /// Unwraps a result that must be `Ok`.
