@@ -31,9 +31,14 @@ impl Mesh {
             axes.push(Axis { name: "dp".to_string(), size: 1 });
         }
         let mesh = Mesh { name: self.name.clone(), axes, device_ids: None };
-        let at =
-            |place: usize| (0..self.rank_count()).filter(move |&r| self.coordinates(r)[position] == place);
-        (0..size).map(|place| Slice { mesh: mesh.clone(), ranks: at(place).collect() }).collect()
+        // Along the axis, neighbours are so many ranks apart.
+        let inner: usize = self.axes[position + 1..].iter().map(|axis| axis.size).product();
+        let outer = self.rank_count() / (inner * size).max(1);
+        let ranks = |place: usize| {
+            let runs = (0..outer).map(move |run| (run * size + place) * inner);
+            runs.flat_map(|first| first..first + inner).collect()
+        };
+        (0..size).map(|place| Slice { mesh: mesh.clone(), ranks: ranks(place) }).collect()
     }
 }
 
@@ -51,6 +56,7 @@ mod tests {
         assert_eq!(ranks("tp=2,pp=2", "pp"), [[0, 2], [1, 3]]);
         assert_eq!(ranks("pp=3", "pp"), [[0], [1], [2]]);
         assert_eq!(ranks("dp=2", "pp"), [[0, 1]]);
+        assert_eq!(ranks("dp=2,pp=2,tp=2", "pp"), [[0, 1, 4, 5], [2, 3, 6, 7]]);
         let slices = Mesh::parse("pp=2,tp=2", None).unwrap().slices("pp");
         assert_eq!(slices[1].mesh.to_string(), "tp=2");
     }

@@ -10,9 +10,11 @@ use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_import::mlir::read_function;
 use partita_import::stablehlo::dotted;
 use partita_import::{Limits, Weights};
+use partita_ir::interpret::work;
 use partita_ir::{Graph, Literal, Role, TensorType, evaluate};
 use partita_nn::Model;
 use partita_nn::random::Draws;
+use partita_runtime::MemoryLimit;
 use partita_schedule::feed::{Fed, random};
 use std::path::Path;
 
@@ -86,10 +88,12 @@ impl Function {
     /// for are random.
     ///
     /// # Errors
-    /// E414 for more arguments than the function has or a name that is none, E415 for a type or a number of elements that
+    /// E040 if they would not fit into `memory`; E414 for more arguments than the function has or a name that is none, E415 for a type or a number of elements that
     /// the argument does not have, E350 to E361 for files that cannot be read.
-    pub fn arguments(&self, texts: &[String], seed: u64) -> Result<Vec<Literal>> {
+    pub fn arguments(&self, texts: &[String], seed: u64, memory: MemoryLimit) -> Result<Vec<Literal>> {
         let types: Vec<(&str, &TensorType)> = self.inputs().collect();
+        let bytes = types.iter().fold(0u64, |sum, (_, ty)| sum.saturating_add(ty.bytes() as u64));
+        memory.request(bytes, &format!("the arguments of `{}`", self.name()))?;
         let mut given: Vec<Option<Literal>> = vec![None; types.len()];
         for text in texts {
             let path = Path::new(text);
@@ -144,7 +148,7 @@ impl Function {
     /// Runs it once on the mesh of a session made for it by [`Function::session`]; the results in order, with their names.
     ///
     /// # Errors
-    /// E415 for arguments of other types, and what planning, lowering and running refuse.
+    /// E415 for arguments of other types, E040 for too little memory, and what planning, lowering and running refuse.
     pub fn run(&self, session: &Session, arguments: &[Literal]) -> Result<IndexMap<String, Literal>> {
         let types: Vec<&TensorType> = self.inputs().map(|(_, ty)| ty).collect();
         let given: Vec<&TensorType> = arguments.iter().map(|argument| &argument.ty).collect();
@@ -156,6 +160,8 @@ impl Function {
                 .found(list(&given)));
         }
         if self.only_interpreted(session).is_some() {
+            let memory = session.config().train.memory_limit;
+            memory.request(work(&self.graph).peak_bytes, &format!("the values of `{}`", self.name()))?;
             let results = evaluate(&self.graph, arguments)?;
             return Ok(self.graph.output_names.iter().cloned().zip(results).collect());
         }

@@ -1,9 +1,11 @@
 //! The CPU device, training loop, data and checkpoints. Knows programs, kernels and transports;
 //! must not know how plans are found.
-// Two modules are unsafe, and document why they are sound: `data::corpus` maps files into memory,
-// `arena` hands out views of a rank's memory.
+// Two modules are unsafe, and document why they are sound: `arena` hands out views of a rank's memory, `allocator` passes
+// requests on to the system.
 #![deny(unsafe_code)]
 
+#[allow(unsafe_code)]
+mod allocator;
 #[allow(unsafe_code)]
 mod arena;
 pub mod checkpoint;
@@ -17,6 +19,7 @@ pub mod memory;
 pub mod sharded;
 pub mod train;
 
+pub use allocator::Allocator;
 pub use collectives::collective_specs;
 pub use cpu::{Cpu, CpuRank, SlowOp};
 pub use custom_kernels::{CpuKernel, CpuKernels, TensorView, TensorViewMut};

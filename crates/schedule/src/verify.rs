@@ -52,6 +52,12 @@ pub trait StepRunner: Send + Sync {
         let _ = stage;
         Ok(())
     }
+    /// Called before the first value of a verification is made. An error refuses the work, for instance when its values
+    /// would not fit into memory.
+    fn admits(&self, work: &Work) -> Result<()> {
+        let _ = work;
+        Ok(())
+    }
 }
 
 /// The reference interpreter on virtual ranks in lock step: slow and simple.
@@ -244,6 +250,13 @@ impl Verification<'_> {
         let dtype = coarsest(&reference).or(of_params).unwrap_or(DType::F64);
         let tolerance = tolerance_of(dtype, self.options.step.f8);
 
+        let full = self.options.step.in_full_precision();
+        let precise = self.precise.map(|model| reference_step(&Structured::new(model), &full)).transpose()?;
+        let precise = precise.map(|(step, _)| step);
+        let alone: Vec<&Graph> = [Some(&reference), precise.as_ref()].into_iter().flatten().collect();
+        let interpreted = self.tools.runner.interprets().then_some(&built);
+        self.begins(&Work::of(mesh.rank_count(), &alone, interpreted))?;
+
         let mut tensors: Fed = zero_states(&built.step);
         tensors.extend(zero_states(&reference));
         tensors.extend(self.model.trial(self.seed));
@@ -251,12 +264,6 @@ impl Verification<'_> {
         let learning_rate = self.learning_rate.max(visible_rate(of_params.unwrap_or(dtype)));
         tensors.extend(scalars(&reference, self.seed, 1, learning_rate));
         let inputs = inputs_of(&reference, &pieces, &tensors)?;
-        let full = self.options.step.in_full_precision();
-        let precise = self.precise.map(|model| reference_step(&Structured::new(model), &full)).transpose()?;
-        let precise = precise.map(|(step, _)| step);
-        let alone: Vec<&Graph> = [Some(&reference), precise.as_ref()].into_iter().flatten().collect();
-        let interpreted = self.tools.runner.interprets().then_some(&built);
-        self.watcher.begins(Task::Compare, &Work::of(mesh.rank_count(), &alone, interpreted))?;
         let watch = |operations: f64| self.watcher.advances(operations);
         let evaluate = |graph: &Graph, inputs: Vec<Literal>| -> Result<Fed> {
             let mut outputs = interpret::evaluate_ranks_lean(&[graph], &[inputs], Some(&watch))?;
@@ -302,13 +309,13 @@ impl Verification<'_> {
     /// with the same passes on one device, on the interpreter.
     pub fn run_passes(&self, plan: &Plan, mesh: &Mesh) -> Result<Verified> {
         let built = build_gradients(self.model, plan, mesh, self.options, &self.tools)?;
+        let interpreted = self.tools.runner.interprets().then_some(&built);
+        self.begins(&Work::of(mesh.rank_count(), &[&built.step], interpreted))?;
         let mut tensors: Fed = zero_states(&built.step);
         tensors.extend(self.model.trial(self.seed));
         tensors.extend(random_feed(self.model, self.seed, 0.0));
         tensors.extend(scalars(&built.step, self.seed, 1, self.learning_rate));
         let inputs = inputs_of(&built.step, &built.pieces, &tensors)?;
-        let interpreted = self.tools.runner.interprets().then_some(&built);
-        self.watcher.begins(Task::Compare, &Work::of(mesh.rank_count(), &[&built.step], interpreted))?;
         let watch = |operations: f64| self.watcher.advances(operations);
         let graph = &built.step;
         let mut alone =
@@ -321,9 +328,17 @@ impl Verification<'_> {
         Ok(Verified { report, notes: built.notes })
     }
 
-    /// [`first_diverging`], if the watcher permits it.
+    /// Asks the runner and the watcher before the first value is made: of a model that does not fit, not even the states
+    /// of its optimizer do.
+    fn begins(&self, work: &Work) -> Result<()> {
+        self.tools.runner.admits(work)?;
+        self.watcher.begins(Task::Compare, work)
+    }
+
+    /// [`first_diverging`], if the watcher and the runner permit it.
     fn first_diverging(&self, built: &Built, inputs: &[Literal], tolerance: f64) -> Result<Option<String>> {
-        match self.watcher.begins(Task::Trace, &Work::of_trace(built)) {
+        let work = Work::of_trace(built);
+        match self.tools.runner.admits(&work).and_then(|()| self.watcher.begins(Task::Trace, &work)) {
             Ok(()) => first_diverging(built, inputs, tolerance, &|done| self.watcher.advances(done)),
             Err(_) => Ok(None),
         }

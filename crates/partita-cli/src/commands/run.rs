@@ -8,6 +8,7 @@ use crate::run::answer;
 use partita::function::Function;
 use partita_base::Result;
 use partita_ir::Literal;
+use partita_runtime::MemoryLimit;
 use serde::Serialize;
 
 /// What a function returned.
@@ -55,7 +56,7 @@ pub fn run_file(args: &RunArgs, output: &mut Output) -> Result<()> {
         inputs.join(", "),
         outputs.join(", ")
     ));
-    let arguments = function.arguments(&args.input, args.seed)?;
+    let arguments = function.arguments(&args.input, args.seed, MemoryLimit::default())?;
     for ((name, _), value) in function.inputs().zip(&arguments) {
         output.note(format!("{name} = {}", tensor(value)));
     }

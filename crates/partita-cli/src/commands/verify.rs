@@ -8,7 +8,6 @@ use crate::run::Ending;
 use partita::session::Session;
 use partita_base::{Diagnostic, Result};
 use partita_import::{Limits, Weights};
-use partita_runtime::MemoryLimit;
 use partita_schedule::verify::{StepRunner, Task, Watcher, Work};
 
 /// Runs the command.
@@ -69,7 +68,6 @@ const INTERPRETER: &str = "the interpreter";
 
 /// Tells how far a verification is, and refuses what costs more than a config allows.
 pub struct Guard {
-    memory: MemoryLimit,
     most_operations: f64,
     working: Working,
     /// What runs the planned step.
@@ -84,7 +82,6 @@ impl Guard {
     pub fn new(session: &Session, output: &Output, place: &'static str, tells_cost: bool) -> Guard {
         let config = session.config();
         Guard {
-            memory: config.train.memory_limit,
             most_operations: config.train.verify_limit,
             working: output.working("planning the step to verify"),
             place,
@@ -108,7 +105,6 @@ impl Watcher for Guard {
                 .found(cost)
                 .help("use a smaller model, batch or mesh, or --verify-limit OPERATIONS; `train --no-verify` trains without"));
         }
-        self.memory.request(work.bytes, "the values of a verification")?;
         let (what, place) = match task {
             Task::Compare => ("verifying", self.place),
             Task::Trace => ("looking for the first value that differs", INTERPRETER),

@@ -1,5 +1,5 @@
-//! That something takes a while: one line on standard error, written again every two seconds on a terminal, and a new line
-//! every ten seconds elsewhere.
+//! That something takes a while: one line on standard error after two seconds, written again every two seconds on a terminal;
+//! elsewhere a new line every ten seconds.
 
 use super::format::duration;
 use std::io::Write;
@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 /// When lines are written, and how.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// From one line to the next, and before the first.
+    /// Before the first line.
+    pub first: Duration,
+    /// From one line to the next.
     pub every: Duration,
     /// A line takes the place of the one before.
     pub in_place: bool,
@@ -21,7 +23,8 @@ pub(super) struct Pace {
 impl Pace {
     /// For a terminal or something else.
     pub fn of(terminal: bool) -> Pace {
-        Pace { every: Duration::from_secs(if terminal { 2 } else { 10 }), in_place: terminal }
+        let first = Duration::from_secs(2);
+        Pace { first, every: if terminal { first } else { Duration::from_secs(10) }, in_place: terminal }
     }
 }
 
@@ -70,8 +73,9 @@ impl Working {
         let (sender, stop) = channel();
         let tick = move || {
             let begin = Instant::now();
-            let mut written = false;
-            while let Err(RecvTimeoutError::Timeout) = stop.recv_timeout(pace.every) {
+            let (mut written, mut wait) = (false, pace.first);
+            while let Err(RecvTimeoutError::Timeout) = stop.recv_timeout(wait) {
+                wait = pace.every;
                 let line = amount.line(begin.elapsed().as_secs_f64());
                 let _ = if pace.in_place { write!(sink, "\r\x1b[K{line}") } else { writeln!(sink, "{line}") };
                 let _ = sink.flush();
@@ -125,6 +129,8 @@ impl Drop for Working {
 mod tests {
     use super::*;
 
+    const MOMENT: Duration = Duration::from_millis(1);
+
     struct Lines(Sender<String>);
 
     impl Write for Lines {
@@ -155,7 +161,7 @@ mod tests {
     #[test]
     fn lines_come_until_the_work_is_done() {
         let (sender, lines) = channel();
-        let pace = Pace { every: Duration::from_millis(1), in_place: false };
+        let pace = Pace { first: MOMENT, every: MOMENT, in_place: false };
         let working = Working::telling("planning the step", pace, Lines(sender));
         let mut text = String::new();
         while text.lines().count() < 2 || !text.ends_with('\n') {
@@ -173,16 +179,15 @@ mod tests {
         drop(Working::telling("x", Pace::of(false), Lines(sender)));
         assert!(lines.recv().is_err());
         let (sender, lines) = channel();
-        let pace = Pace { every: Duration::from_millis(1), in_place: true };
+        let pace = Pace { first: MOMENT, every: MOMENT, in_place: true };
         let working = Working::telling("x", pace, Lines(sender));
         let first = lines.recv().expect("a line comes");
         assert!(first.starts_with('\r'), "{first:?}");
         drop(working);
         let text: String = std::iter::from_fn(|| lines.recv().ok()).collect();
         assert!(text.ends_with("\r\x1b[K"), "{text:?}");
-        assert!(
-            Pace::of(true).every <= Duration::from_secs(2)
-                && Pace::of(false).every <= Duration::from_secs(10)
-        );
+        for pace in [Pace::of(true), Pace::of(false)] {
+            assert!(pace.first <= Duration::from_secs(2) && pace.every <= Duration::from_secs(10));
+        }
     }
 }

@@ -37,7 +37,7 @@ const UNSAFE: &[(&str, &[&str])] = &[
     ("kernels", &[]),
     ("comm", &[]),
     ("mpi", &["mpi.rs"]),
-    ("runtime", &["data/corpus.rs", "arena.rs"]),
+    ("runtime", &["allocator.rs", "arena.rs"]),
     ("import", &["mapped.rs"]),
 ];
 

@@ -7,6 +7,7 @@ use partita::trainer::StepDone;
 use partita_import::{Limits, Weights, save};
 use partita_ir::text;
 use partita_program::{CollectiveKind, counts};
+use partita_runtime::MemoryLimit;
 use partita_schedule::verify::{Report, Unwatched, tolerance};
 use partita_testkit::overrides;
 use std::path::{Path, PathBuf};
@@ -587,7 +588,7 @@ fn a_function_gives_the_same_results_on_any_mesh() {
     let function = partita::function::Function::read(text, "f.mlir", None).unwrap();
     let given = |texts: &[&str]| {
         let texts: Vec<String> = texts.iter().map(|text| text.to_string()).collect();
-        function.arguments(&texts, 1)
+        function.arguments(&texts, 1, MemoryLimit::default())
     };
     assert_eq!(given(&["1", "0.5"]).unwrap()[0].to_f64(), [1.0; 15]);
     assert_eq!(given(&["1,2", "0.5"]).unwrap_err().code, "E415");
@@ -617,7 +618,7 @@ fn arguments_in_a_file_have_the_names_of_the_text_or_of_models() {
         let path = folder.path().join("x.safetensors");
         let tensors = IndexMap::from([(name.to_string(), Literal::new([2], vec![3.0f32, 4.0]))]);
         save(&path, &tensors).unwrap();
-        function.arguments(&[path.display().to_string()], 1)
+        function.arguments(&[path.display().to_string()], 1, MemoryLimit::default())
     };
     for name in ["b['x']", "b.x"] {
         assert_eq!(given(name).unwrap()[0].to_f64(), [3.0, 4.0], "{name}");

@@ -17,7 +17,8 @@
 //!
 //! Not chunked are: logits that are converted before the loss (f16, bf16); logits that are an
 //! output; a sharded vocabulary, whose cross-entropy is inlined and contains collectives; rows that
-//! a matmul sums at once anyway, or that ranks would split into different numbers of blocks.
+//! a matmul sums at once anyway, in thousands of blocks, or that ranks would split into different
+//! numbers of blocks.
 
 use crate::LowerOptions;
 use crate::passes::simplify::{Copier, check_structure};
@@ -89,11 +90,20 @@ pub enum Whole {
     Late,
     /// The device sums all rows at once, or not in blocks.
     Summed,
+    /// So many blocks of rows that their instructions would take longer to plan than they save.
+    Many {
+        /// The number of blocks.
+        blocks: usize,
+    },
     /// Ranks would have to chunk it differently.
     Uneven,
 }
 
 const MIB: f64 = (1 << 20) as f64;
+
+/// The most blocks of rows of a head that is chunked. Each block is some instructions: the logits of a million sequences made
+/// a program that took a minute and gigabytes to lower.
+const MOST_BLOCKS: usize = 2048;
 
 impl fmt::Display for HeadCut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -116,6 +126,7 @@ impl fmt::Display for Whole {
             Whole::Read => write!(f, "another op reads them or their gradient"),
             Whole::Late => write!(f, "their gradient depends on all losses"),
             Whole::Summed => write!(f, "the matmul sums all rows at once"),
+            Whole::Many { blocks } => write!(f, "{blocks} blocks of rows, more than {MOST_BLOCKS}"),
             Whole::Uneven => write!(f, "ranks would chunk them differently"),
         }
     }
@@ -193,6 +204,9 @@ fn cuts(
     let count = counts.next().expect("there is a rank");
     if !counts.all(|other| other == count) {
         return Err(Whole::Uneven);
+    }
+    if count > MOST_BLOCKS {
+        return Err(Whole::Many { blocks: count });
     }
     let fit = |(graph, &block): (&Graph, &usize)| most_bytes / (bytes(graph) / rows(graph) * block).max(1);
     let together = graphs.iter().zip(&blocks).map(fit).min().expect("there is a rank").max(1);
