@@ -29,6 +29,12 @@ fn is_ignored(signal: i32) -> bool {
     mask & (1 << (signal - 1)) != 0
 }
 
+/// Makes a file that grows beyond the limit of the process (`ulimit -f`) an error of the write, as a full disk is, and not the
+/// end of the process. Where the system does not allow that, it stays the end.
+pub fn survive_file_limits() {
+    let _ = flag::register(SIGXFSZ, Arc::default());
+}
+
 /// Ends the process with [`EXIT_CODE`] on such a signal: at once, or the second time while [`Interrupt::defer`] runs.
 pub struct Interrupt {
     /// Whether the next signal ends the process.
@@ -43,8 +49,6 @@ impl Interrupt {
     /// Where the system does not allow it.
     pub fn catch() -> io::Result<Interrupt> {
         let interrupt = Interrupt { at_once: Arc::new(AtomicBool::new(true)), stop: Arc::default() };
-        // A file beyond the limit of the process is then an error of the write, as a full disk is, and not the end.
-        flag::register(SIGXFSZ, Arc::default())?;
         for signal in ending_signals() {
             // They run in this order: the first signal arms what the second one finds.
             flag::register_conditional_shutdown(signal, i32::from(EXIT_CODE), interrupt.at_once.clone())?;

@@ -46,6 +46,7 @@ pub fn run_on(arguments: Vec<OsString>, host: &Host) -> u8 {
 
 /// Runs the command, prints what it says, and returns its exit code.
 fn printed(arguments: Vec<OsString>, host: &Host) -> u8 {
+    interrupt::survive_file_limits();
     let json = arguments.iter().any(|argument| argument == "--json");
     let cli = match Cli::read(arguments) {
         Ok(cli) => cli,

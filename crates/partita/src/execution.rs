@@ -11,7 +11,7 @@ use partita_runtime::checkpoint::TensorData;
 use partita_runtime::{
     BatchTensor, Cpu, MemoryLimit, Runner, RunnerOptions, StateLayout, TensorLayout, TrainLoop,
 };
-use partita_schedule::verify::{Interpreter, StepRunner, Work};
+use partita_schedule::verify::{Interpreter, StepRunner};
 use partita_schedule::{Built, moves};
 use partita_spmd::{Partitioned, virtual_ranks};
 use std::sync::Arc;
@@ -158,9 +158,6 @@ pub struct CpuStep {
     pub options: RunnerOptions,
 }
 
-/// What a verification needs memory for.
-const VALUES: &str = "the values of a verification";
-
 /// What the CPU device would run, on the reference interpreter.
 #[derive(Clone, Debug, Default)]
 pub struct InterpretedCpuStep {
@@ -201,8 +198,8 @@ impl StepRunner for InterpretedCpuStep {
         self.memory.check(stage)
     }
 
-    fn admits(&self, work: &Work) -> Result<()> {
-        self.memory.request(work.bytes, VALUES)
+    fn request(&self, bytes: u64, what: &str) -> Result<()> {
+        self.memory.request(bytes, what)
     }
 }
 
@@ -219,8 +216,8 @@ impl StepRunner for CpuStep {
         self.options.memory.check(stage)
     }
 
-    fn admits(&self, work: &Work) -> Result<()> {
-        self.options.memory.request(work.bytes, VALUES)
+    fn request(&self, bytes: u64, what: &str) -> Result<()> {
+        self.options.memory.request(bytes, what)
     }
 
     fn run(&self, built: &Built, inputs: &[Literal]) -> Result<Vec<Literal>> {

@@ -114,9 +114,18 @@ impl Order {
     /// The timetable of a training step with so many slices and microbatches.
     ///
     /// # Errors
-    /// E463 if the table is for other numbers, E462 if it has no backward pass.
+    /// E461 for more than 16 million tasks, E463 if the table is for other numbers, E462 if it has no backward pass.
     pub fn timetable(&self, slices: usize, microbatches: usize) -> Result<Timetable> {
-        self.slice_of_stage(slices)?;
+        let stages = self.slice_of_stage(slices)?.len();
+        // Some orders are made for whole rounds, of as many microbatches as there are slices.
+        let tasks = stages.saturating_mul(microbatches.max(slices)).saturating_mul(TASKS_OF_A_STAGE);
+        if tasks > MOST_TASKS {
+            return Err(Diagnostic::new("E461", "the timetable has too many tasks")
+                .at(self.name())
+                .expected(format!("at most {MOST_TASKS} tasks"))
+                .found(format!("{tasks}, of {stages} stages and {microbatches} microbatches"))
+                .help("use fewer pipeline stages or microbatches"));
+        }
         let timetable = match self {
             Order::Looped(_, Named { with_chunks: Some(make), .. }, chunks) => {
                 make(slices, *chunks, microbatches)
@@ -151,9 +160,25 @@ impl Order {
     }
 }
 
+/// The most tasks of a timetable: with more, planning would take gigabytes.
+const MOST_TASKS: usize = 1 << 24;
+
+/// The most tasks of a stage for each microbatch: forward, and the two parts of a split backward pass.
+const TASKS_OF_A_STAGE: usize = 3;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_timetable_that_would_take_gigabytes_is_refused() {
+        let order = Order::named("1f1b").unwrap();
+        assert!(order.timetable(64, 4096).is_ok());
+        for (slices, microbatches) in [(65_536, 4), (4, 1 << 40), (2, usize::MAX)] {
+            let error = order.timetable(slices, microbatches).unwrap_err();
+            assert_eq!(error.code, "E461", "{slices} slices, {microbatches} microbatches");
+        }
+    }
 
     #[test]
     fn a_forward_pass_keeps_the_slices_of_the_stages() {

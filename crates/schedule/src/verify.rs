@@ -52,10 +52,9 @@ pub trait StepRunner: Send + Sync {
         let _ = stage;
         Ok(())
     }
-    /// Called before the first value of a verification is made. An error refuses the work, for instance when its values
-    /// would not fit into memory.
-    fn admits(&self, work: &Work) -> Result<()> {
-        let _ = work;
+    /// Called before so many bytes are taken for `what`. An error refuses it, for instance when it would not fit into memory.
+    fn request(&self, bytes: u64, what: &str) -> Result<()> {
+        let _ = (bytes, what);
         Ok(())
     }
 }
@@ -157,6 +156,9 @@ pub trait Watcher {
     /// This many more operations are done.
     fn advances(&self, operations: f64);
 }
+
+/// What a verification needs memory for.
+const VALUES: &str = "the values of a verification";
 
 /// No watcher.
 pub struct Unwatched;
@@ -331,14 +333,19 @@ impl Verification<'_> {
     /// Asks the runner and the watcher before the first value is made: of a model that does not fit, not even the states
     /// of its optimizer do.
     fn begins(&self, work: &Work) -> Result<()> {
-        self.tools.runner.admits(work)?;
+        self.tools.runner.request(work.bytes, VALUES)?;
         self.watcher.begins(Task::Compare, work)
     }
 
     /// [`first_diverging`], if the watcher and the runner permit it.
     fn first_diverging(&self, built: &Built, inputs: &[Literal], tolerance: f64) -> Result<Option<String>> {
         let work = Work::of_trace(built);
-        match self.tools.runner.admits(&work).and_then(|()| self.watcher.begins(Task::Trace, &work)) {
+        match self
+            .tools
+            .runner
+            .request(work.bytes, VALUES)
+            .and_then(|()| self.watcher.begins(Task::Trace, &work))
+        {
             Ok(()) => first_diverging(built, inputs, tolerance, &|done| self.watcher.advances(done)),
             Err(_) => Ok(None),
         }

@@ -4,9 +4,10 @@
 use crate::launch::{launch, process, run};
 use partita_testkit::{Outcome, Place, newest, train_arguments};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -222,6 +223,62 @@ fn a_full_disk_ends_the_run_with_one_message_and_loses_nothing() {
     let limited = ["sh", "-c", "ulimit -f 8 && exec \"$0\" \"$@\""];
     let limited = train_in_shell(&place, &limited, &more);
     refused(&limited, &["the checkpoint was not written", "there is no earlier checkpoint"]);
+}
+
+/// The files below a folder, by their paths within it.
+fn files_below(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(inner) = folders.pop() {
+        for entry in fs::read_dir(inner).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                files.insert(path.strip_prefix(folder).unwrap().to_path_buf(), fs::read(&path).unwrap());
+            }
+        }
+    }
+    files
+}
+
+#[test]
+fn a_write_that_fails_leaves_no_part_of_a_file_under_its_name() {
+    let commands = [
+        "report mlp --out r.html",
+        "simulate mlp --mesh dp=2 --trace t.json",
+        "plan mlp --devices 2 --out plan.toml",
+        "plan gpt --devices 2 --tables tables",
+        "timetable 1f1b --svg a.svg --csv a.csv",
+        "export gpt --mesh tp=2 --for toml --out plan.toml",
+        "export mlp --for safetensors --out weights.safetensors",
+        "export mlp --for xla --mesh dp=2 --out step",
+        "new mine",
+    ];
+    for command in commands {
+        let arguments: Vec<&str> = command.split(' ').collect();
+        let place = crate::place();
+        let outcome = place.run(&arguments);
+        assert_eq!(outcome.code, Some(0), "{command}: {}", outcome.err);
+        let whole = files_below(&place.path("."));
+        let largest = whole.values().map(Vec::len).max().expect("it writes a file");
+        // Every file may have so many blocks of 512 bytes.
+        for blocks in [0].into_iter().chain((0..).map(|power| 1 << power)).take_while(|n| n * 512 < largest) {
+            let place = crate::place();
+            let script = format!("ulimit -f {blocks} && exec \"$0\" \"$@\"");
+            let mut limited = Command::new("sh");
+            limited.args(["-c", &script, env!("CARGO_BIN_EXE_partita")]).args(&arguments);
+            let run = limited.current_dir(place.path(".")).output().unwrap();
+            let said = String::from_utf8_lossy(&run.stderr);
+            assert_eq!(run.status.code(), Some(2), "{command} with {blocks} blocks: {said}");
+            assert!(said.contains("error[E043]"), "{command} with {blocks} blocks: {said}");
+            for (name, bytes) in files_below(&place.path(".")) {
+                // The names of tables have the time in them.
+                let is_whole = whole.values().any(|other| *other == bytes);
+                assert!(is_whole, "{command} with {blocks} blocks: {} has {} bytes", name.display(), bytes.len());
+            }
+        }
+    }
 }
 
 /// A file in the format of safetensors with the inputs of `mlp`, rows of zeros.
@@ -465,12 +522,13 @@ fn appears(launcher: u32, index: usize) -> u32 {
     }
 }
 
-/// Kills processes of a run so many times; the run goes on to the losses of one that nobody disturbed.
-fn kill_often(times: u64, seed: u64, sharded: &str) {
+/// Kills processes of a run of `count` so many times; the run goes on to the losses of one that nobody disturbed.
+fn kill_often(times: u64, seed: u64, count: usize, sharded: &str) {
     let place = crate::place();
+    let mesh = &format!("dp={count}");
     let mut numbers = Numbers(seed);
     let saves = ["--checkpoint-every", "10", "--set", sharded, "--set", ENDLESS, "--checkpoint-dir", "run"];
-    let arguments = with(launch(2, "mlp", "dp=2", &saves), &["--restarts", &times.to_string()]);
+    let arguments = with(launch(count, "mlp", mesh, &saves), &["--restarts", &times.to_string()]);
     let running = Running::start(&place, &arguments);
     let mut losses: Vec<Option<f64>> = Vec::new();
     let mut seen = |(step, loss): (u64, f64)| {
@@ -482,12 +540,12 @@ fn kill_often(times: u64, seed: u64, sharded: &str) {
     let mut slowest = Duration::ZERO;
     for kill in 0..times {
         let moment = [Moment::Training, Moment::Collective, Moment::Save][numbers.below(3) as usize];
-        let victim = numbers.below(2) as usize;
+        let victim = numbers.below(count as u64) as usize;
         for _ in 0..=numbers.below(30) {
             seen(running.step().unwrap_or_else(|| panic!("seed {seed}, kill {kill}: the run has ended")));
         }
         let id = appears(running.child.id(), victim);
-        let other = appears(running.child.id(), 1 - victim);
+        let other = appears(running.child.id(), (victim + 1) % count);
         match moment {
             Moment::Training => std::thread::sleep(Duration::from_micros(numbers.below(3000))),
             Moment::Collective => {
@@ -525,13 +583,16 @@ fn kill_often(times: u64, seed: u64, sharded: &str) {
     }
     let (code, said) = running.end();
     assert_eq!(code, Some(130), "{said}");
-    println!("{times} kills, seed {seed}: {} steps, the slowest end took {slowest:?}", losses.len());
+    println!(
+        "{times} kills of {count} processes, seed {seed}: {} steps, the slowest end took {slowest:?}",
+        losses.len()
+    );
     // The folder is in order: checkpoints that are whole, and no remains.
     assert!(!is_saving(&place.path("run")));
     let verified = place.run(&["checkpoint", "verify", "run", "--json"]);
     assert_eq!(verified.code, Some(0), "{}", verified.out);
     // Nobody disturbs this one.
-    let alone = Running::start(&place, &train_arguments("mlp", "dp=2", &[&saves[..7], &["alone"]].concat()));
+    let alone = Running::start(&place, &train_arguments("mlp", mesh, &[&saves[..7], &["alone"]].concat()));
     for expected in losses {
         let (step, loss) = alone.step().unwrap();
         assert!(expected.is_none_or(|expected| expected == loss), "seed {seed}: another loss in step {step}");
@@ -540,8 +601,8 @@ fn kill_often(times: u64, seed: u64, sharded: &str) {
 
 #[test]
 fn a_run_that_is_killed_ten_times_has_the_losses_of_one_that_is_not() {
-    kill_often(5, 1, "checkpoint.sharded=false");
-    kill_often(5, 2, "checkpoint.sharded=true");
+    kill_often(5, 1, 2, "checkpoint.sharded=false");
+    kill_often(5, 2, 3, "checkpoint.sharded=true");
 }
 
 /// The long form: `cargo test --workspace --test all -- --ignored two_hundred`.
@@ -549,6 +610,7 @@ fn a_run_that_is_killed_ten_times_has_the_losses_of_one_that_is_not() {
 #[ignore = "takes minutes"]
 fn a_run_that_is_killed_two_hundred_times_has_the_losses_of_one_that_is_not() {
     for seed in 10..18 {
-        kill_often(25, seed, ["checkpoint.sharded=false", "checkpoint.sharded=true"][seed as usize % 2]);
+        let sharded = ["checkpoint.sharded=false", "checkpoint.sharded=true"][seed as usize % 2];
+        kill_often(25, seed, 2 + seed as usize % 3, sharded);
     }
 }

@@ -2,6 +2,7 @@
 
 use partita_testkit::{Outcome, Place, TINY, newest};
 use std::fs;
+use std::process::Command;
 
 /// Runs a command on the tiny GPT, with `--json` and more arguments, whose flags win; `train` verifies first.
 fn tiny(place: &Place, command: &str, arguments: &[&str]) -> Outcome {
@@ -175,8 +176,61 @@ fn memory_is_asked_for_before_it_is_taken() {
         "E040",
         &["not enough memory for the planned buffers of all ranks (2)", "needed", "500.0 MiB"],
     );
+    // The values of a verification, before the first of them; the arguments of a function; unrolled microbatches.
+    place
+        .run(&["verify", "gpt3-13b", "--memory-limit", "1G", "--json"])
+        .refuses("E040", &["the values of a verification", "GiB needed", "1.0 GiB"]);
+    let wide = "func.func @f(%x: tensor<1000000x1000000xf32>) -> tensor<1000000x1000000xf32> {\n  \
+                %y = stablehlo.negate %x : tensor<1000000x1000000xf32>\n  return %y : tensor<1000000x1000000xf32>\n}\n";
+    fs::write(place.path("wide.mlir"), wide).unwrap();
+    place.run(&["run", "wide.mlir", "--json"]).refuses("E040", &["the arguments of `f`", "3.6 TiB needed"]);
+    for command in ["show", "explain", "train"] {
+        let counts = ["--batch", "4294967296", "--microbatches", "4294967296"];
+        place
+            .run(&[&[command, "gpt", "--json"], &counts[..]].concat())
+            .refuses("E040", &["4294967296 microbatches"]);
+    }
     tiny(&place, "train", &["--memory-limit", "lots"]).refuses("E041", &["`lots`", "80%"]);
     tiny(&place, "train", &["--set", "train.memory_limit=0"]).refuses("E041", &["1073741824"]);
+}
+
+#[test]
+fn sizes_that_no_run_has_are_answered_at_once() {
+    let place = crate::place();
+    // Timetables of billions of tasks, and logits that would be divided into thousands of chunks.
+    place
+        .run(&["show", "gpt", "--mesh", "pp=65536", "--json"])
+        .refuses("E460", &["65536 pipeline stages", "at most 4"]);
+    place
+        .run(&["timetable", "1f1b", "--slices", "65536", "--microbatches", "65536", "--json"])
+        .refuses("E461", &["too many tasks"]);
+    let predicted = place.run(&["simulate", "gpt", "--batch", "1048576"]);
+    assert_eq!(predicted.code, Some(0), "{}", predicted.err);
+    assert!(predicted.out.contains("does NOT fit"), "{}", predicted.out);
+    let chunks = place.run(&["lower", "gpt", "--batch", "1048576", "--stage", "program", "--why"]);
+    assert!(chunks.out.contains("blocks of rows, more than 8192"), "{}", chunks.out);
+}
+
+/// Under a limit of the address space, the small allocations of planning fail too.
+#[cfg(target_os = "linux")]
+#[test]
+fn too_little_address_space_is_an_error_and_no_abort() {
+    let place = crate::place();
+    let program = place.command(&[]).get_program().to_owned();
+    for kibibytes in ["40000", "60000", "100000", "150000"] {
+        for command in ["show gpt3-13b", "simulate gpt3-175b", "plan gpt --devices 4", "estimate gpt3-175b"] {
+            let script = format!("ulimit -v {kibibytes} && exec \"$0\" {command}");
+            let run =
+                Command::new("sh").args(["-c", &script]).arg(&program).current_dir(place.path("")).output();
+            let run = run.unwrap();
+            let said = String::from_utf8_lossy(&run.stderr);
+            match run.status.code() {
+                Some(0) => {}
+                Some(2) => assert!(said.contains("error[E040]"), "{command} in {kibibytes} KiB: {said}"),
+                code => panic!("{command} in {kibibytes} KiB: {code:?}, {said}"),
+            }
+        }
+    }
 }
 
 #[test]
