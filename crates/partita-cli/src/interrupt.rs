@@ -29,8 +29,8 @@ fn is_ignored(signal: i32) -> bool {
     mask & (1 << (signal - 1)) != 0
 }
 
-/// Makes a file that grows beyond the limit of the process (`ulimit -f`) an error of the write, as a full disk is, and not the
-/// end of the process. Where the system does not allow that, it stays the end.
+/// Makes a file that grows beyond the limit of the process (`ulimit -f`) an error of the write, as a full disk is, and not
+/// the end of the process. Where the system does not allow that, it stays the end.
 pub fn survive_file_limits() {
     let _ = flag::register(SIGXFSZ, Arc::default());
 }

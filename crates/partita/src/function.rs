@@ -88,8 +88,8 @@ impl Function {
     /// for are random.
     ///
     /// # Errors
-    /// E040 if they would not fit into `memory`; E414 for more arguments than the function has or a name that is none, E415 for a type or a number of elements that
-    /// the argument does not have, E350 to E361 for files that cannot be read.
+    /// E040 if they would not fit into `memory`, E414 for more arguments than the function has or a name that is none, E415
+    /// for a type or a number of elements that the argument does not have, E350 to E361 for files that cannot be read.
     pub fn arguments(&self, texts: &[String], seed: u64, memory: MemoryLimit) -> Result<Vec<Literal>> {
         let types: Vec<(&str, &TensorType)> = self.inputs().collect();
         let bytes = types.iter().fold(0u64, |sum, (_, ty)| sum.saturating_add(ty.bytes() as u64));

@@ -1,6 +1,7 @@
 //! From a model and a plan to the local graphs of all ranks: one function per pass of the middle
 //! end (restructure, differentiate, microbatch, update, apply layouts, cut into stages, partition).
 
+mod admission;
 mod arriving;
 mod outputs;
 
@@ -23,9 +24,7 @@ use partita_cost::Cluster;
 use partita_ir::composites::DROPOUT;
 use partita_ir::ops::Composite;
 use partita_ir::port::LOSS;
-use partita_ir::{
-    Attribute, F8, Graph, Node, Pieces, Role, TensorType, Value, ValueId, graph_edit, quantise,
-};
+use partita_ir::{Attribute, F8, Graph, Node, Pieces, Role, TensorType, Value, graph_edit, quantise};
 use partita_mesh::{AxisList, Mesh, Slice};
 use partita_nn::{LossScaling, Model, Quantised, StepOptions, append_update, scaled_gradient_graph};
 use partita_pipeline::{Cut, Edge, Order, StageGraph, Timetable};
@@ -256,7 +255,7 @@ pub fn build_gradients(
     tools: &Tools,
 ) -> Result<Built> {
     let structured = restructure(plan, model, tools)?;
-    admit_microbatches(&structured, options, tools.runner)?;
+    admission::microbatches(&structured, options, tools.runner)?;
     let pipeline = structured.pipeline(mesh, options)?;
     let f8 = options.step.f8.map(F8::without_states);
     let (graph, pieces, mut spoken_of) = gradients_of(&structured, &pipeline, options, None, f8)?;
@@ -365,7 +364,7 @@ pub(crate) fn unplaced_step(
     options: &BuildOptions,
     runner: &dyn StepRunner,
 ) -> Result<Unplaced> {
-    admit_microbatches(structured, options, runner)?;
+    admission::microbatches(structured, options, runner)?;
     let pipeline = structured.pipeline(mesh, options)?;
     if structured.model.is_step() {
         let forward = &structured.in_precision(structured.model.forward.clone(), &options.step)?;
@@ -388,29 +387,6 @@ pub(crate) fn unplaced_step(
     let graph = open_without_kernels(&step, runner)?;
     Ok(Unplaced { graph, pieces, spoken_of, microbatches: options.microbatches, pipeline })
 }
-
-/// Asks for the memory of a step before its microbatches are unrolled, unless there are more of them than rows.
-fn admit_microbatches(
-    structured: &Structured,
-    options: &BuildOptions,
-    runner: &dyn StepRunner,
-) -> Result<()> {
-    let (forward, count) = (&structured.model.forward, options.microbatches);
-    let rows = |&input: &ValueId| match forward.value(input).role {
-        Role::Input => forward.ty(input).shape.first().copied(),
-        _ => None,
-    };
-    let is_possible = forward.inputs.iter().filter_map(rows).max().is_some_and(|rows| count <= rows);
-    if !is_possible || count == 1 {
-        return Ok(());
-    }
-    let bytes = (forward.nodes.len() * BYTES_OF_A_NODE) as u64;
-    runner.request(bytes.saturating_mul(count as u64), &format!("a step of {count} microbatches"))
-}
-
-/// About how much memory planning takes for each op of a forward pass and microbatch, its backward pass included: 20 KB were
-/// measured.
-const BYTES_OF_A_NODE: usize = 10_000;
 
 /// A form of the forward graph with fused projections split into parts, in the precision of the options. An optimizer that
 /// sees whole tensors needs them whole.

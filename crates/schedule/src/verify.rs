@@ -52,7 +52,8 @@ pub trait StepRunner: Send + Sync {
         let _ = stage;
         Ok(())
     }
-    /// Called before so many bytes are taken for `what`. An error refuses it, for instance when it would not fit into memory.
+    /// Called before so many bytes are taken for `what`. An error refuses it, for instance when it would not fit into
+    /// memory.
     fn request(&self, bytes: u64, what: &str) -> Result<()> {
         let _ = (bytes, what);
         Ok(())

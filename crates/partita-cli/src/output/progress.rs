@@ -1,5 +1,5 @@
-//! That something takes a while: one line on standard error after two seconds, written again every two seconds on a terminal;
-//! elsewhere a new line every ten seconds.
+//! That something takes a while: one line on standard error after two seconds, written again every two seconds on a
+//! terminal; elsewhere a new line every ten seconds.
 
 use super::format::duration;
 use std::io::Write;

@@ -262,8 +262,9 @@ fn a_write_that_fails_leaves_no_part_of_a_file_under_its_name() {
         assert_eq!(outcome.code, Some(0), "{command}: {}", outcome.err);
         let whole = files_below(&place.path("."));
         let largest = whole.values().map(Vec::len).max().expect("it writes a file");
-        // Every file may have so many blocks of 512 bytes.
-        for blocks in [0].into_iter().chain((0..).map(|power| 1 << power)).take_while(|n| n * 512 < largest) {
+        // Every file may have so many blocks, of 512 or 1024 bytes.
+        for blocks in [0].into_iter().chain((0..).map(|power| 1 << power)).take_while(|n| n * 1024 < largest)
+        {
             let place = crate::place();
             let script = format!("ulimit -f {blocks} && exec \"$0\" \"$@\"");
             let mut limited = Command::new("sh");
@@ -275,7 +276,12 @@ fn a_write_that_fails_leaves_no_part_of_a_file_under_its_name() {
             for (name, bytes) in files_below(&place.path(".")) {
                 // The names of tables have the time in them.
                 let is_whole = whole.values().any(|other| *other == bytes);
-                assert!(is_whole, "{command} with {blocks} blocks: {} has {} bytes", name.display(), bytes.len());
+                assert!(
+                    is_whole,
+                    "{command} with {blocks} blocks: {} has {} bytes",
+                    name.display(),
+                    bytes.len()
+                );
             }
         }
     }

@@ -288,7 +288,15 @@ impl Tried {
                 let (others, wall) = (kept, start.elapsed());
                 Ok(AutoPlan { best, others, searched, refused, told, notes, time, wall })
             }
-            None => Err(main_error.unwrap_or_else(|| Diagnostic::new("E523", "the mesh has no slices"))),
+            None => Err(main_error.unwrap_or_else(|| {
+                let rows = session.config().train.batch;
+                let error = Diagnostic::new("E523", "no mesh of so many devices has work for all of them")
+                    .at("--devices")
+                    .expected("devices among which rows, stages, sequences and experts can be divided")
+                    .found(format!("a batch of {rows} rows, and a model that leaves ranks without work"))
+                    .help("use fewer devices or a larger batch; `--mesh` searches one mesh as it stands");
+                told.iter().fold(error, |error, why| error.note(why.clone()))
+            })),
             Some(_) => {
                 let least =
                     kept.iter().map(Candidate::fill).min_by_key(|fill| fill.excess()).unwrap_or_default();

@@ -101,8 +101,8 @@ pub enum Whole {
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// The most blocks of rows of a head that is chunked. Each block is some instructions: the logits of a million sequences made
-/// a program that took a minute and gigabytes to lower.
+/// The most blocks of rows of a head that is chunked. Each block is some instructions: the logits of a million sequences
+/// made a program that took a minute and gigabytes to lower.
 const MOST_BLOCKS: usize = 8192;
 
 impl fmt::Display for HeadCut {
