@@ -275,7 +275,12 @@ fn a_write_that_fails_leaves_no_part_of_a_file_under_its_name() {
             for (name, bytes) in files_below(&place.path(".")) {
                 // The names of tables have the time in them.
                 let is_whole = whole.values().any(|other| *other == bytes);
-                assert!(is_whole, "{command} with {blocks} blocks: {} has {} bytes", name.display(), bytes.len());
+                assert!(
+                    is_whole,
+                    "{command} with {blocks} blocks: {} has {} bytes",
+                    name.display(),
+                    bytes.len()
+                );
             }
         }
     }
