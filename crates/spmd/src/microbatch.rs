@@ -16,7 +16,8 @@ use partita_ir::{FactorId, FactorKind, Graph, Node, NodeId, Operation, Role, Rul
 use partita_mesh::Combiner;
 
 /// Splits the batch, dimension 0 of every [`Role::Input`] of rank 1 or more that is no state, into `count`
-/// microbatches.
+/// microbatches. An input with another extent there, such as a mask of `[T, T]` or positions of `[1, T]`, is shared by all
+/// microbatches: see [`microbatch_of`].
 ///
 /// The graph has no optimizer yet: forward and backward, with outputs such as the loss and the
 /// gradients. A batched input `tokens` is replaced by `count` inputs `tokens.micro0`,
@@ -27,15 +28,88 @@ use partita_mesh::Combiner;
 ///
 /// # Errors
 /// E220 if an op needs the full batch (the message names the op, its module and the reason), E225
-/// if there are more microbatches than samples, E226 if inputs have different batch sizes.
+/// if there are more microbatches than samples, E226 if inputs have different extents and several of them could be the batch.
 pub fn microbatch(graph: &Graph, count: usize) -> Result<Graph> {
+    microbatch_of(graph, count, None)
+}
+
+/// As [`microbatch`], of a batch of `rows` where that is known. Else the batch is the extent with which every op sees each
+/// sample on its own.
+pub fn microbatch_of(graph: &Graph, count: usize, rows: Option<usize>) -> Result<Graph> {
+    if count == 1 {
+        return Ok(graph.clone());
+    }
+    let batched = batched_inputs(graph, count, rows)?;
+    microbatch_inputs(graph, count, &batched)
+}
+
+/// The inputs that have a row for each sample.
+fn batched_inputs(graph: &Graph, count: usize, rows: Option<usize>) -> Result<Vec<ValueId>> {
     // What an output replaces is a state.
     let is_state = |position: usize| graph.aliases.iter().any(|&(input, _)| input == position);
-    let is_batched = |&(position, v): &(usize, &ValueId)| {
+    let is_fed = |&(position, v): &(usize, &ValueId)| {
         graph.value(*v).role == Role::Input && graph.ty(*v).rank() > 0 && !is_state(position)
     };
-    let batched: Vec<ValueId> = graph.inputs.iter().enumerate().filter(is_batched).map(|(_, &v)| v).collect();
-    microbatch_inputs(graph, count, &batched)
+    let fed: Vec<ValueId> = graph.inputs.iter().enumerate().filter(is_fed).map(|(_, &v)| v).collect();
+    let extent = |v: &ValueId| graph.ty(*v).shape[0];
+    let with = |rows: usize| fed.iter().copied().filter(|v| extent(v) == rows).collect::<Vec<_>>();
+    let mut sizes: Vec<usize> = Vec::new();
+    for rows in fed.iter().map(extent) {
+        if !sizes.contains(&rows) {
+            sizes.push(rows);
+        }
+    }
+    if sizes.len() > 1 {
+        sizes.retain(|&rows| rows != 1);
+    }
+    if let Some(rows) = rows.filter(|rows| sizes.contains(rows)) {
+        sizes = vec![rows];
+    }
+    let &[first, ..] = &sizes[..] else { return Ok(fed) };
+    let tried = |batched: Vec<ValueId>| -> Result<Vec<ValueId>> {
+        let cuts = Cuts::of(graph, count, &batched)?;
+        analysed(graph, &cuts, &batched).map(|_| batched)
+    };
+    // The usual case needs no trial: what cannot be split is told when it is tried.
+    let whole = with(first);
+    if sizes.len() == 1 && whole.iter().all(|&v| !is_square(graph.ty(v))) {
+        return Ok(whole);
+    }
+    let (found, refused): (Vec<_>, Vec<_>) =
+        sizes.iter().map(|&rows| tried(with(rows))).partition(|found| found.is_ok());
+    let mut found: Vec<Vec<ValueId>> = found.into_iter().flatten().collect();
+    if found.is_empty() {
+        // A mask of `[T, T]` where the batch has T rows too.
+        let without = |&rows: &usize| {
+            let batched = with(rows);
+            let squares: Vec<ValueId> = batched.iter().copied().filter(|&v| is_square(graph.ty(v))).collect();
+            let less =
+                squares.into_iter().map(move |v| batched.iter().copied().filter(|&o| o != v).collect());
+            less.filter(|less: &Vec<ValueId>| !less.is_empty()).collect::<Vec<_>>()
+        };
+        found = sizes.iter().flat_map(without).filter_map(|batched| tried(batched).ok()).collect();
+    }
+    match (found.len(), refused.into_iter().find_map(|refused| refused.err())) {
+        (1, _) => Ok(found.remove(0)),
+        (0, Some(error)) => Err(error),
+        _ => Err(several_batches(graph, &fed, &sizes)),
+    }
+}
+
+/// Whether a tensor could be a mask of positions by positions.
+fn is_square(ty: &TensorType) -> bool {
+    matches!(ty.shape[..], [rows, columns] if rows == columns)
+}
+
+/// E226: more than one extent could be the batch.
+fn several_batches(graph: &Graph, fed: &[ValueId], sizes: &[usize]) -> Box<Diagnostic> {
+    let list: Vec<String> = fed.iter().map(|&v| format!("{} {}", graph.describe(v), graph.ty(v))).collect();
+    let sizes: Vec<String> = sizes.iter().map(usize::to_string).collect();
+    Diagnostic::new("E226", "inputs have different numbers of rows, and more than one could be the batch")
+        .at(list.join(", "))
+        .expected("one number of rows, or the batch size")
+        .found(format!("{} rows", sizes.join(" or ")))
+        .help("name the batch size: `batch=` of `partita.load`, `--batch` of the command")
 }
 
 /// As [`microbatch`], with the inputs whose dimension 0 is the batch given by the caller.
@@ -59,7 +133,7 @@ pub fn check_sums(graph: &Graph, count: usize, batched: &[ValueId], outputs: usi
     for &output in &graph.outputs[..outputs] {
         let found = match analysis.states[output.index()] {
             State::Whole | State::Partial(Combiner::Sum) => continue,
-            State::Split(dim) => format!("one entry for each sample along dimension {dim}"),
+            State::Split(place) => format!("one entry for each sample along dimension {}", place.dim),
             State::Partial(combiner) => format!("another combination of the samples: {combiner:?}"),
         };
         let op = graph.value(output).definition.map_or("an input", |(id, _)| graph.node(id).op.name());
@@ -146,11 +220,21 @@ impl Cuts {
         self.sizes.len()
     }
 
-    /// The factor of a dimension that is the batch: its first factor that is not 1, if its size is
-    /// a multiple of the batch.
-    fn batch_factor(&self, rule: &Rule, factors: &[FactorId]) -> Option<FactorId> {
-        let major = factors.iter().copied().find(|&f| rule.factors[f].size != 1)?;
-        rule.factors[major].size.is_multiple_of(self.batch).then_some(major)
+    /// The factor of a dimension of `[major, batch, minor]` elements that holds the batch, if it holds all of it.
+    fn part(&self, rule: &Rule, factors: &[FactorId], major: usize) -> Option<Part> {
+        let mut before = 1;
+        for &factor in factors.iter().filter(|&&factor| rule.factors[factor].size != 1) {
+            let size = rule.factors[factor].size;
+            let own = major / before;
+            if own * before != major {
+                return None;
+            }
+            if size.is_multiple_of(own * self.batch) {
+                return Some(Part { factor, major: own });
+            }
+            before *= size;
+        }
+        None
     }
 
     /// The type of part `index` of a value split along `dim`.
@@ -160,9 +244,34 @@ impl Cuts {
         ty.with_shape(shape)
     }
 
-    /// The start of part `index` in a dimension of this extent.
+    /// The start of part `index` in a dimension of this extent whose major elements are the batch.
     fn start(&self, extent: usize, index: usize) -> usize {
         extent / self.batch * self.offsets[index]
+    }
+}
+
+/// Where the batch is in a tensor: a dimension of `[major, batch, minor]` elements. Of tokens that were flattened, `[T * B]`,
+/// the major ones are the positions.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Place {
+    dim: usize,
+    major: usize,
+}
+
+/// Where the batch is in a factor of `[major, batch, minor]` elements.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Part {
+    factor: FactorId,
+    major: usize,
+}
+
+impl Part {
+    /// Its place in a tensor with these factors.
+    fn place(self, rule: &Rule, dims: &[Vec<FactorId>]) -> Option<Place> {
+        let dim = dims.iter().position(|factors| factors.contains(&self.factor))?;
+        let before = dims[dim].iter().take_while(|&&factor| factor != self.factor);
+        let before: usize = before.map(|&factor| rule.factors[factor].size).product();
+        Some(Place { dim, major: before * self.major })
     }
 }
 
@@ -170,8 +279,8 @@ impl Cuts {
 enum State {
     /// The same for every microbatch.
     Whole,
-    /// This dimension is the batch.
-    Split(usize),
+    /// The batch is here.
+    Split(Place),
     /// Every microbatch contributes.
     Partial(Combiner),
 }
@@ -180,8 +289,8 @@ enum State {
 enum Run {
     /// Once, for all microbatches.
     Once,
-    /// For each microbatch, on its part along this factor.
-    Pieces(FactorId),
+    /// For each microbatch, on its part of this factor.
+    Pieces(Part),
     /// For each microbatch, on its contribution, in which the op is linear.
     Contributions,
 }
@@ -213,7 +322,7 @@ impl Analysis {
             stages: Vec::new(),
         };
         for &input in batched {
-            analysis.states[input.index()] = State::Split(0);
+            analysis.states[input.index()] = State::Split(Place { dim: 0, major: 1 });
         }
         for id in graph.node_ids() {
             let run = analysis.visit(graph, id, cuts)?;
@@ -236,31 +345,31 @@ impl Analysis {
         let node = graph.node(id);
         let rule = &self.rules[id.index()];
         let blocked = |why: String| Blocked { node: id, error: refusal(graph, node, cuts, &why) };
-        let mut factor: Option<FactorId> = None;
+        let mut part: Option<Part> = None;
         for (position, &operand) in node.operands.iter().enumerate() {
-            let State::Split(dim) = self.states[operand.index()] else { continue };
-            let own = cuts.batch_factor(rule, &rule.operands[position][dim]).ok_or_else(|| {
+            let State::Split(Place { dim, major }) = self.states[operand.index()] else { continue };
+            let own = cuts.part(rule, &rule.operands[position][dim], major).ok_or_else(|| {
                 blocked(format!("dimension {dim} of operand {position} is rearranged across samples"))
             })?;
-            match rule.factors[own].kind {
+            match rule.factors[own.factor].kind {
                 FactorKind::Pass | FactorKind::Reduce(_) => {}
                 FactorKind::Exchange | FactorKind::Window(_) | FactorKind::Shift | FactorKind::Whole => {
                     return Err(blocked(format!("it needs dimension {dim} of operand {position} in full")));
                 }
             }
-            if factor.is_some_and(|other| other != own) {
+            if part.is_some_and(|other| other != own) {
                 return Err(blocked("it combines different samples".to_string()));
             }
-            factor = Some(own);
+            part = Some(own);
         }
-        if let Some(factor) = factor {
-            if !splits_cleanly(rule, factor, cuts) {
+        if let Some(part) = part {
+            if !is_held_once(rule, part.factor) {
                 return Err(blocked("its result mixes samples".to_string()));
             }
             for (number, &result) in node.results.iter().enumerate() {
                 self.states[result.index()] =
-                    match (holds(&rule.results[number], factor), rule.factors[factor].kind) {
-                        (Some(dim), _) => State::Split(dim),
+                    match (part.place(rule, &rule.results[number]), rule.factors[part.factor].kind) {
+                        (Some(place), _) => State::Split(place),
                         (None, FactorKind::Reduce(combiner)) => State::Partial(combiner),
                         (None, _) => {
                             return Err(blocked(format!(
@@ -272,7 +381,7 @@ impl Analysis {
             for &operand in &node.operands {
                 self.need_whole(operand);
             }
-            return Ok(Run::Pieces(factor));
+            return Ok(Run::Pieces(part));
         }
         if let Some(combiner) = self.flowing(graph, node, rule) {
             for result in &node.results {
@@ -366,17 +475,17 @@ impl Analysis {
     }
 }
 
-/// The dimension whose factors include this one.
-fn holds(dims: &[Vec<FactorId>], factor: FactorId) -> Option<usize> {
-    dims.iter().position(|d| d.contains(&factor))
+/// Whether every tensor holds the factor at most once.
+fn is_held_once(rule: &Rule, factor: FactorId) -> bool {
+    let mut tensors = rule.operands.iter().chain(&rule.results);
+    tensors.all(|dims| dims.iter().flatten().filter(|&&own| own == factor).count() <= 1)
 }
 
-/// Whether every tensor holds the factor at most once, as the major factor of its dimension.
-fn splits_cleanly(rule: &Rule, factor: FactorId, cuts: &Cuts) -> bool {
-    rule.operands.iter().chain(&rule.results).all(|dims| {
-        let holding: Vec<&Vec<FactorId>> = dims.iter().filter(|d| d.contains(&factor)).collect();
-        holding.len() <= 1 && holding.iter().all(|d| cuts.batch_factor(rule, d) == Some(factor))
-    })
+/// Whether a part is a range of each tensor that holds its factor.
+fn is_range(rule: &Rule, part: Part) -> bool {
+    let mut tensors = rule.operands.iter().chain(&rule.results);
+    is_held_once(rule, part.factor)
+        && tensors.all(|dims| part.place(rule, dims).is_none_or(|place| place.major == 1))
 }
 
 fn refusal(graph: &Graph, node: &Node, cuts: &Cuts, why: &str) -> Box<Diagnostic> {

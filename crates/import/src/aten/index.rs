@@ -5,7 +5,7 @@ use super::{Rows, convert, one, operand};
 use crate::pt2::call::{Call, Outs};
 use partita_base::{DType, Result};
 use partita_ir::ops::{Direction, Gather, GatherDims, Reducer, Scatter, ScatterDims, Update};
-use partita_ir::{TensorType, ValueId};
+use partita_ir::{Op, TensorType, ValueId};
 use partita_mesh::Combiner;
 
 pub const ROWS: Rows = &[
@@ -34,11 +34,50 @@ fn from_start(call: &mut Call, index: ValueId, extent: usize) -> Result<ValueId>
 }
 
 /// Index tensors of `index.Tensor` and `index_put`: the dimensions they address, the shape they
-/// broadcast to, and one tensor `[shape.., dims]` of index vectors.
+/// broadcast to, and one tensor `[shape.., mapped]` of index vectors.
 struct Addressed {
     dims: Vec<usize>,
     shape: Vec<usize>,
+    /// Of these, the dimensions that the components of the vectors address.
+    mapped: Vec<usize>,
+    /// The other ones, each with the dimension of the index that counts along it, as in `x[arange(rows), i]`: there an
+    /// element of the index addresses its own position.
+    batching: Vec<(usize, usize)>,
     vectors: ValueId,
+}
+
+/// The dimension along which a tensor counts from 0, if its elements are the positions along it.
+fn counts_along(call: &mut Call, value: ValueId) -> Option<usize> {
+    let graph = call.b().graph();
+    let (node, _) = graph.value(value).definition?;
+    let node = graph.node(node);
+    if let Op::Iota(iota) = &node.op {
+        return Some(iota.dim);
+    }
+    let &[operand] = &node.operands[..] else { return None };
+    let (from, to) = (graph.ty(operand).shape.clone(), graph.ty(value).shape.clone());
+    let own = match &node.op {
+        // Floats and small integers may not have all positions.
+        Op::Convert(_) if graph.ty(value).dtype.is_integer() && graph.ty(value).dtype.size_bytes() >= 4 => {
+            None
+        }
+        Op::Reshape(_) => None,
+        Op::BroadcastInDim(op) => Some(op.dims.clone()),
+        _ => return None,
+    };
+    let along = counts_along(call, operand)?;
+    match own {
+        Some(dims) => (to[dims[along]] == from[along]).then_some(dims[along]),
+        None if from == to => Some(along),
+        // Dimensions of one element come or go.
+        None => {
+            let many =
+                |shape: &[usize]| shape.iter().copied().filter(|&extent| extent != 1).collect::<Vec<_>>();
+            let place = from[..along].iter().filter(|&&extent| extent != 1).count();
+            let is_same = many(&from) == many(&to) && from[along] != 1;
+            is_same.then(|| (0..to.len()).filter(|&d| to[d] != 1).nth(place)).flatten()
+        }
+    }
 }
 
 fn addressed(call: &mut Call, own: &[usize]) -> Result<Addressed> {
@@ -60,21 +99,34 @@ fn addressed(call: &mut Call, own: &[usize]) -> Result<Addressed> {
         }
         shape = call.joint_shape(&shape, &ty.shape)?;
         dims.push(dim);
-        tensors.push(from_start(call, index, own[dim])?);
+        tensors.push(index);
     }
     if dims.is_empty() {
         return Err(call.unsupported("at least one index", "none"));
     }
     let mut column = shape.clone();
     column.push(1);
-    let mut columns = Vec::new();
-    for index in tensors {
+    let (mut columns, mut mapped, mut batching) = (Vec::new(), Vec::new(), Vec::<(usize, usize)>::new());
+    for (&dim, &index) in dims.iter().zip(&tensors) {
+        let extents = call.shape(index);
+        let along = counts_along(call, index).filter(|&along| extents[along] == own[dim]);
+        let along = along.map(|along| along + shape.len() - extents.len());
+        let is_free =
+            |along: &usize| shape[*along] == own[dim] && batching.iter().all(|(_, other)| other != along);
+        // The last one stays: index vectors have a component.
+        let is_last = mapped.is_empty() && batching.len() + 1 == dims.len();
+        if let Some(along) = along.filter(is_free).filter(|_| !is_last) {
+            batching.push((dim, along));
+            continue;
+        }
+        let index = from_start(call, index, own[dim])?;
         let index = call.spread(index, &shape)?;
+        mapped.push(dim);
         columns.push(call.b().reshape(index, &column)?);
     }
     let last = shape.len();
     let vectors = if columns.len() == 1 { columns[0] } else { call.b().concatenate(&columns, last)? };
-    Ok(Addressed { dims, shape, vectors })
+    Ok(Addressed { dims, shape, mapped, batching, vectors })
 }
 
 /// Where the dimensions of the index go in the result: to the first addressed dimension if the
@@ -87,7 +139,8 @@ fn index_position(dims: &[usize]) -> usize {
 fn index(call: &mut Call) -> Outs {
     let x = call.tensor("self")?;
     let own = call.shape(x);
-    let Addressed { dims, shape, vectors } = addressed(call, &own)?;
+    let Addressed { dims, shape, mapped, batching, vectors } = addressed(call, &own)?;
+    let (operand_batching_dims, start_indices_batching_dims) = batching.into_iter().unzip();
     let kept: Vec<usize> = (0..own.len()).filter(|d| !dims.contains(d)).collect();
     let at = index_position(&dims);
     let rank = kept.len() + shape.len();
@@ -98,10 +151,11 @@ fn index(call: &mut Call) -> Outs {
     let gather = Gather {
         dims: GatherDims {
             offset_dims,
-            collapsed_slice_dims: dims.clone(),
-            start_index_map: dims,
+            collapsed_slice_dims: mapped.clone(),
+            operand_batching_dims,
+            start_indices_batching_dims,
+            start_index_map: mapped,
             index_vector_dim: shape.len(),
-            ..GatherDims::default()
         },
         slice_sizes,
         indices_are_sorted: false,
@@ -113,7 +167,8 @@ fn index_put(call: &mut Call) -> Outs {
     let dtype = call.result_dtype(0)?;
     let x = operand(call, "self", dtype)?;
     let own = call.shape(x);
-    let Addressed { dims, shape, vectors } = addressed(call, &own)?;
+    let Addressed { dims, shape, mapped, batching, vectors } = addressed(call, &own)?;
+    let (input_batching_dims, scatter_indices_batching_dims) = batching.into_iter().unzip();
     let kept: Vec<usize> = (0..own.len()).filter(|d| !dims.contains(d)).collect();
     let at = index_position(&dims);
     let mut updates: Vec<usize> = kept.iter().map(|&d| own[d]).collect();
@@ -124,10 +179,11 @@ fn index_put(call: &mut Call) -> Outs {
     let scatter = Scatter {
         dims: ScatterDims {
             update_window_dims: (0..updates.len()).filter(|d| !(at..at + shape.len()).contains(d)).collect(),
-            inserted_window_dims: dims.clone(),
-            scatter_dims_to_operand_dims: dims,
+            inserted_window_dims: mapped.clone(),
+            input_batching_dims,
+            scatter_indices_batching_dims,
+            scatter_dims_to_operand_dims: mapped,
             index_vector_dim: shape.len(),
-            ..ScatterDims::default()
         },
         update: match accumulate {
             true => Update::Combine(Reducer::Combiner(Combiner::Sum)),
@@ -204,19 +260,32 @@ fn index_add(call: &mut Call) -> Outs {
     one(call.b().push1(scatter, &[x, index, source])?)
 }
 
-/// Index vectors for `gather` and `scatter`: each element of `index` addresses its own position,
-/// with the coordinate of `dim` replaced.
-fn elementwise_vectors(call: &mut Call, index: ValueId, dim: usize, extent: usize) -> Result<ValueId> {
-    let index = from_start(call, index, extent)?;
+/// How an index addresses the dimensions of a tensor of the same rank.
+struct Aligned {
+    /// Dimensions in which both have the same extent: each element of the index addresses its own position.
+    batching: Vec<usize>,
+    /// The other ones, which the components of the index vectors address.
+    mapped: Vec<usize>,
+    vectors: ValueId,
+}
+
+/// Index vectors for `gather` and `scatter`: each element of `index` addresses its own position, with the coordinate of
+/// `dim` replaced. Where the extents allow it, that is said by the dimensions and not by coordinates, so that ranks and
+/// microbatches can divide them.
+fn aligned(call: &mut Call, index: ValueId, dim: usize, own: &[usize]) -> Result<Aligned> {
+    let index = from_start(call, index, own[dim])?;
     let ty = call.ty(index);
-    call.check_size(&[&ty.shape[..], &[ty.rank()]].concat())?;
+    let (batching, mapped): (Vec<usize>, Vec<usize>) =
+        (0..ty.rank()).partition(|&d| d != dim && ty.shape[d] == own[d]);
+    call.check_size(&[&ty.shape[..], &[mapped.len()]].concat())?;
     let column = [&ty.shape[..], &[1]].concat();
     let mut columns = Vec::new();
-    for d in 0..ty.rank() {
+    for &d in &mapped {
         let coordinate = if d == dim { index } else { call.b().iota(ty.clone(), d)? };
         columns.push(call.b().reshape(coordinate, &column)?);
     }
-    if columns.len() == 1 { Ok(columns[0]) } else { call.b().concatenate(&columns, ty.rank()) }
+    let vectors = if columns.len() == 1 { columns[0] } else { call.b().concatenate(&columns, ty.rank())? };
+    Ok(Aligned { batching, mapped, vectors })
 }
 
 /// The checked index of `gather` and `scatter` with its dimension.
@@ -261,14 +330,15 @@ fn take_along_dim(call: &mut Call) -> Outs {
 pub(super) fn gathered(call: &mut Call, x: ValueId, index: ValueId, dim: usize) -> Outs {
     let own = call.shape(x);
     let rank = own.len();
-    let vectors = elementwise_vectors(call, index, dim, own[dim])?;
+    let Aligned { batching, mapped, vectors } = aligned(call, index, dim, &own)?;
     let gather = Gather {
         dims: GatherDims {
             offset_dims: Vec::new(),
-            collapsed_slice_dims: (0..rank).collect(),
-            start_index_map: (0..rank).collect(),
+            collapsed_slice_dims: mapped.clone(),
+            operand_batching_dims: batching.clone(),
+            start_indices_batching_dims: batching,
+            start_index_map: mapped,
             index_vector_dim: rank,
-            ..GatherDims::default()
         },
         slice_sizes: vec![1; rank],
         indices_are_sorted: false,
@@ -296,14 +366,15 @@ fn scatter(call: &mut Call, adds: bool) -> Outs {
         let value = operand(call, "value", dtype)?;
         call.spread(value, &extents)?
     };
-    let vectors = elementwise_vectors(call, index, dim, own[dim])?;
+    let Aligned { batching, mapped, vectors } = aligned(call, index, dim, &own)?;
     let scatter = Scatter {
         dims: ScatterDims {
             update_window_dims: Vec::new(),
-            inserted_window_dims: (0..rank).collect(),
-            scatter_dims_to_operand_dims: (0..rank).collect(),
+            inserted_window_dims: mapped.clone(),
+            input_batching_dims: batching.clone(),
+            scatter_indices_batching_dims: batching,
+            scatter_dims_to_operand_dims: mapped,
             index_vector_dim: rank,
-            ..ScatterDims::default()
         },
         update: match adds {
             true => Update::Combine(Reducer::Combiner(Combiner::Sum)),

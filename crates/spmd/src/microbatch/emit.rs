@@ -1,7 +1,7 @@
 //! Emits the microbatched graph: every node once, or once for each microbatch, according to the
 //! analysis.
 
-use super::{Analysis, Cuts, Run, State, holds, splits_cleanly};
+use super::{Analysis, Cuts, Part, Place, Run, State, is_range, refusal};
 use partita_base::{DType, Result};
 use partita_ir::graph_edit::prune;
 use partita_ir::ops::BinaryKind;
@@ -23,8 +23,8 @@ pub(super) struct Emitter<'a> {
     whole: Vec<Option<ValueId>>,
     /// For each old value and microbatch: its part or contribution.
     pieces: Vec<Vec<Option<ValueId>>>,
-    /// Slices of whole values: (value, dimension, microbatch).
-    taken: BTreeMap<(ValueId, usize, usize), ValueId>,
+    /// Slices of whole values: (value, place, microbatch).
+    taken: BTreeMap<(ValueId, Place, usize), ValueId>,
     /// (new, old, microbatch) of every value that inherits its role.
     heirs: Vec<(ValueId, ValueId, Option<usize>)>,
     /// The new values of `heirs`, and the parts of inputs.
@@ -118,7 +118,7 @@ impl<'a> Emitter<'a> {
     fn emit_piece(&mut self, id: NodeId, index: usize) -> Result<()> {
         let node = self.graph.node(id);
         let results = match self.analysis.runs[id.index()] {
-            Run::Pieces(factor) => self.localise(id, factor, index)?,
+            Run::Pieces(part) => self.localise(id, part, index)?,
             Run::Contributions => {
                 let operand = |&v: &ValueId| self.pieces[v.index()][index].unwrap_or_else(|| self.whole(v));
                 let operands: Vec<ValueId> = node.operands.iter().map(operand).collect();
@@ -171,31 +171,33 @@ impl<'a> Emitter<'a> {
     }
 
     /// Emits a node on the operands of one microbatch.
-    fn localise(&mut self, id: NodeId, factor: FactorId, index: usize) -> Result<Vec<ValueId>> {
+    fn localise(&mut self, id: NodeId, part: Part, index: usize) -> Result<Vec<ValueId>> {
         let node = self.graph.node(id);
         let rule = &self.analysis.rules[id.index()];
         let mut operands = Vec::with_capacity(node.operands.len());
         for (position, &operand) in node.operands.iter().enumerate() {
             operands.push(
-                match (self.analysis.states[operand.index()], holds(&rule.operands[position], factor)) {
+                match (self.analysis.states[operand.index()], part.place(rule, &rule.operands[position])) {
                     (State::Split(_), _) => {
                         self.pieces[operand.index()][index].expect("nodes stand in order")
                     }
-                    (_, Some(dim)) => self.take(operand, dim, index)?,
+                    (_, Some(place)) => self.take(operand, place, index)?,
                     (_, None) => self.whole(operand),
                 },
             );
         }
-        let local = |(number, &v): (usize, &ValueId)| match holds(&rule.results[number], factor) {
-            Some(dim) => self.cuts.piece_type(self.graph.ty(v), dim, index),
+        let local = |(number, &v): (usize, &ValueId)| match part.place(rule, &rule.results[number]) {
+            Some(place) => self.cuts.piece_type(self.graph.ty(v), place.dim, index),
             None => self.graph.ty(v).clone(),
         };
         let local_results = node.results.iter().enumerate().map(local).collect();
         self.enter(node, Some(index));
         let mut context = PieceContext {
             builder: &mut self.builder,
+            graph: self.graph,
+            node,
             rule,
-            factor,
+            part,
             cuts: self.cuts,
             index,
             operands,
@@ -208,36 +210,58 @@ impl<'a> Emitter<'a> {
 
     /// The part of a whole value for a microbatch: computed directly if all its ancestors allow it
     /// (constants, random numbers, broadcasts), otherwise a slice.
-    fn take(&mut self, value: ValueId, dim: usize, index: usize) -> Result<ValueId> {
-        if let Some(&piece) = self.taken.get(&(value, dim, index)) {
+    fn take(&mut self, value: ValueId, place: Place, index: usize) -> Result<ValueId> {
+        if let Some(&piece) = self.taken.get(&(value, place, index)) {
             return Ok(piece);
         }
+        let Place { dim, major } = place;
         let definition = self.graph.value(value).definition;
         let cut = definition.and_then(|(id, number)| {
             let rule = &self.analysis.rules[id.index()];
-            let factor = self.cuts.batch_factor(rule, &rule.results[number][dim])?;
+            let part = self.cuts.part(rule, &rule.results[number][dim], major)?;
             let once = self.analysis.runs[id.index()] == Run::Once;
-            let free =
-                rule.factors[factor].kind == FactorKind::Pass && splits_cleanly(rule, factor, self.cuts);
-            (once && free).then_some((id, number, factor))
+            let free = rule.factors[part.factor].kind == FactorKind::Pass && is_range(rule, part);
+            (once && free).then_some((id, number, part))
         });
         let piece = match cut {
-            Some((id, number, factor)) => self.localise(id, factor, index)?[number],
+            Some((id, number, part)) => self.localise(id, part, index)?[number],
             None => {
-                let extent = self.graph.ty(value).shape[dim];
-                let start = self.cuts.start(extent, index);
-                let limit = start + self.cuts.piece_type(self.graph.ty(value), dim, index).shape[dim];
+                let shape = &self.graph.ty(value).shape;
+                let start = self.cuts.start(shape[dim] / major, index);
+                let limit = start + self.cuts.piece_type(self.graph.ty(value), dim, index).shape[dim] / major;
                 let whole = self.whole(value);
                 if let Some((id, _)) = definition {
                     self.enter(self.graph.node(id), Some(index));
                 } else {
                     self.builder.microbatch = Some(index);
                 }
-                self.builder.slice_dim(whole, dim, start, limit)?
+                let (whole, along) = self.opened(whole, place)?;
+                let piece = self.builder.slice_dim(whole, along, start, limit)?;
+                self.closed(piece, place)?
             }
         };
-        self.taken.insert((value, dim, index), piece);
+        self.taken.insert((value, place, index), piece);
         Ok(piece)
+    }
+
+    /// A value in which the elements before the batch are a dimension of their own, and the dimension of the batch.
+    fn opened(&mut self, value: ValueId, Place { dim, major }: Place) -> Result<(ValueId, usize)> {
+        if major == 1 {
+            return Ok((value, dim));
+        }
+        let mut shape = self.builder.ty(value).shape.clone();
+        shape.splice(dim..=dim, [major, shape[dim] / major]);
+        Ok((self.builder.reshape(value, &shape)?, dim + 1))
+    }
+
+    /// The reverse of [`Emitter::opened`].
+    fn closed(&mut self, value: ValueId, Place { dim, major }: Place) -> Result<ValueId> {
+        if major == 1 {
+            return Ok(value);
+        }
+        let mut shape = self.builder.ty(value).shape.clone();
+        shape.splice(dim..=dim + 1, [major * shape[dim + 1]]);
+        self.builder.reshape(value, &shape)
     }
 
     /// Copies name and annotation to the new value. Its role follows once all values exist.
@@ -261,7 +285,7 @@ impl<'a> Emitter<'a> {
     fn finish(mut self, positions: &[Option<usize>]) -> Result<Graph> {
         let mut outputs = Vec::with_capacity(self.graph.outputs.len());
         for &output in &self.graph.outputs {
-            let State::Split(dim) = self.analysis.states[output.index()] else {
+            let State::Split(place) = self.analysis.states[output.index()] else {
                 outputs.push(self.whole(output));
                 continue;
             };
@@ -271,7 +295,15 @@ impl<'a> Emitter<'a> {
                 if let Some((id, _)) = self.graph.value(output).definition {
                     self.enter(self.graph.node(id), None);
                 }
-                let joined = self.builder.concatenate(&pieces, dim)?;
+                let mut opened = Vec::with_capacity(pieces.len());
+                let mut along = place.dim;
+                for &piece in &pieces {
+                    let (piece, dim) = self.opened(piece, place)?;
+                    opened.push(piece);
+                    along = dim;
+                }
+                let joined = self.builder.concatenate(&opened, along)?;
+                let joined = self.closed(joined, place)?;
                 self.whole[output.index()] = Some(joined);
                 self.inherit(joined, output, None);
             }
@@ -295,8 +327,10 @@ impl<'a> Emitter<'a> {
 /// offsets.
 struct PieceContext<'a> {
     builder: &'a mut GraphBuilder,
+    graph: &'a Graph,
+    node: &'a Node,
     rule: &'a Rule,
-    factor: FactorId,
+    part: Part,
     cuts: &'a Cuts,
     index: usize,
     operands: Vec<ValueId>,
@@ -306,9 +340,17 @@ struct PieceContext<'a> {
 }
 
 impl PieceContext<'_> {
-    fn offset(&mut self, held: bool, extent: usize) -> ValueId {
-        let offset = if held { self.cuts.start(extent, self.index) } else { 0 };
-        self.builder.scalar(DType::I64, offset as f64)
+    /// The offset of a part along a dimension of these factors. E220 if the part is no range of it.
+    fn offset(&mut self, dims: &[Vec<FactorId>], dim: usize, extent: usize) -> Result<ValueId> {
+        let offset = match self.part.place(self.rule, dims) {
+            Some(place) if place.dim == dim && place.major > 1 => {
+                let why = "it counts positions along a dimension in which the batch comes second";
+                return Err(refusal(self.graph, self.node, self.cuts, why));
+            }
+            Some(place) if place.dim == dim => self.cuts.start(extent, self.index),
+            _ => 0,
+        };
+        Ok(self.builder.scalar(DType::I64, offset as f64))
     }
 }
 
@@ -332,20 +374,18 @@ impl LocalContext for PieceContext<'_> {
         self.local_results[result].clone()
     }
     fn is_sharded(&self, factor: FactorId) -> bool {
-        factor == self.factor
+        factor == self.part.factor
     }
     fn operand_offset(&mut self, operand: usize, dim: usize) -> Result<ValueId> {
-        let held = self.rule.operands[operand][dim].contains(&self.factor);
-        let extent = self.global_operands[operand].shape[dim];
-        Ok(self.offset(held, extent))
+        let (rule, extent) = (self.rule, self.global_operands[operand].shape[dim]);
+        self.offset(&rule.operands[operand], dim, extent)
     }
     fn result_offset(&mut self, result: usize, dim: usize) -> Result<ValueId> {
-        let held = self.rule.results[result][dim].contains(&self.factor);
-        let extent = self.global_results[result].shape[dim];
-        Ok(self.offset(held, extent))
+        let (rule, extent) = (self.rule, self.global_results[result].shape[dim]);
+        self.offset(&rule.results[result], dim, extent)
     }
     fn leader(&mut self, factors: &[FactorId]) -> Result<ValueId> {
-        let leads = self.index == 0 || !factors.contains(&self.factor);
+        let leads = self.index == 0 || !factors.contains(&self.part.factor);
         Ok(self.builder.scalar(DType::Bool, f64::from(u8::from(leads))))
     }
 }
