@@ -30,6 +30,8 @@ pub struct Source {
     /// The model with the inner product of its float outputs with further inputs `cotangent.<output>` as its loss, whose
     /// gradients are the vector-Jacobian products of the model.
     pub weighed: partita_nn::Model,
+    /// The rows of a batch, where the user names them.
+    pub rows: Option<usize>,
 }
 
 impl Source {
@@ -68,7 +70,7 @@ impl Model {
         let mut weighed = with_cotangents(&model, &imported.outputs)?;
         // States are fed in each pass: a pass that is given up changes none.
         weighed.forward.aliases.clear();
-        Ok(Source { imported, model, weighed })
+        Ok(Source { imported, model, weighed, rows: options.batch })
     }
 }
 

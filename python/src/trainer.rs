@@ -16,7 +16,7 @@ use partita_base::{Diagnostic, Result};
 use partita_ir::{Literal, Registry};
 use partita_runtime::RunnerOptions;
 use partita_runtime::checkpoint::{FileStorage, RunFolder, run_folder};
-use partita_schedule::{Built, Tools, build, check_effects};
+use partita_schedule::{BuildOptions, Built, Tools, build, check_effects, with_storage};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::path::PathBuf;
@@ -69,11 +69,12 @@ impl Trainer {
         options: &Bound<'_, PyDict>,
         seed: u64,
     ) -> PyResult<Trainer> {
-        let options = build_options(py, options)?;
         let source = model.source.clone();
+        let options = BuildOptions { rows: source.rows, ..build_options(py, options)? };
         let (step, notes) = detached(py, || {
             let tools = Tools { registry: &Registry::default(), runner: &CpuStep::default() };
-            let built = build(&source.model, &plan.plan, &mesh.mesh, &options, &tools)?;
+            let plan = with_storage(plan.plan.clone(), &source.model.forward, &mesh.mesh);
+            let built = build(&source.model, &plan, &mesh.mesh, &options, &tools)?;
             check_effects(&built)?;
             Ok((prepare(&built, &source, seed, true)?, built.notes))
         })?;

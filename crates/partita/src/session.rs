@@ -337,6 +337,8 @@ impl Session {
         let config = &self.config;
         BuildOptions {
             microbatches: config.train.microbatches,
+            // A file of a fixed shape does not say which of its extents is the batch.
+            rows: (!config.model.terms().are_rows_fixed).then_some(config.train.batch),
             timetable: config.train.timetable.clone(),
             sequence_parallel: config.plan.sequence_parallel,
             input_gradient: self.input_gradient,

@@ -29,7 +29,7 @@ use partita_mesh::{AxisList, Mesh, Slice};
 use partita_nn::{LossScaling, Model, Quantised, StepOptions, append_update, scaled_gradient_graph};
 use partita_pipeline::{Cut, Edge, Order, StageGraph, Timetable};
 use partita_spmd::{
-    LaidOut, Layouts, Options, Partitioned, is_computed, lay_out, microbatch, partition, propagate,
+    LaidOut, Layouts, Options, Partitioned, is_computed, lay_out, microbatch_of, partition, propagate,
     specialise, split_fused, virtual_ranks,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -138,6 +138,8 @@ pub struct BuildOptions {
     pub step: StepOptions,
     /// The number of microbatches per step.
     pub microbatches: usize,
+    /// The rows of a batch, where they are known: see [`microbatch_of`].
+    pub rows: Option<usize>,
     /// See [`ApplyOptions::sequence_parallel`].
     pub sequence_parallel: bool,
     /// Whether the step also returns the other outputs of the model beside its loss.
@@ -163,6 +165,7 @@ impl BuildOptions {
         BuildOptions {
             step,
             microbatches: 1,
+            rows: None,
             sequence_parallel: false,
             output_predictions: false,
             input_gradient: false,
@@ -421,7 +424,7 @@ fn gradients_of(
     let gradients = scaled_gradient_graph(&forward, &inputs, scaling, f8)?;
     let gradients = match options.microbatches {
         1 => gradients,
-        pieces => microbatch(&gradients, pieces)?,
+        pieces => microbatch_of(&gradients, pieces, options.rows)?,
     };
     Ok((gradients, pieces, predictions(&forward, options)))
 }

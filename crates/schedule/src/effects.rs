@@ -108,8 +108,10 @@ pub fn check_effects(built: &Built) -> Result<()> {
 /// # Errors
 /// E009 for an axis that neither the model nor the plan uses.
 pub fn check_axes(built: &Built) -> Result<()> {
+    // A line for a part of the model does not say that the rest repeats its work too.
     let repeats = |axis: &str| {
-        built.plan.entries.iter().any(|entry| {
+        let mut whole = built.plan.entries.iter().filter(|entry| matches!(entry.modules.as_str(), "" | "**"));
+        whole.any(|entry| {
             let style = entry.primitive.style().filter(|style| style.kind == Kind::Replicate);
             style.is_some_and(|style| style.axis.as_deref() == Some(axis))
         })
@@ -118,8 +120,10 @@ pub fn check_axes(built: &Built) -> Result<()> {
     let Some(Unused { name: axis, why, .. }) = unused(built).into_iter().find(is_slip) else {
         return Ok(());
     };
-    let on_purpose =
-        format!("to repeat the work on purpose, put `\"**\" = \"replicate(axis={axis})\"` first");
+    let on_purpose = format!(
+        "to repeat the work on purpose, put `\"**\" = \"replicate(axis={axis})\"` first, or `replicate(axis={axis})` into \
+         the list of `\"**\"`"
+    );
     let expected = match axis.as_str() {
         "sp" | "cp" => "a model that reads sequences of tokens, or images".to_string(),
         known if BUILT_IN_AXES.contains(&known) => {
@@ -164,8 +168,13 @@ pub(crate) fn idle_lines(built: &Built, structured: &Structured, options: &Build
         let inside = |path: &str| entry.modules.is_empty() || matches_around(&entry.modules, path);
         recomputed.iter().any(|(path, stage)| entry.stage.is_none_or(|own| own == *stage) && inside(path))
     };
+    let modules = Modules::of(&structured.model.forward);
+    let all: Vec<&Entry> = built.plan.entries.iter().filter(|entry| !is_default(entry)).collect();
     let idle = |entry: &Entry| -> Option<(String, &str)> {
         let line = entry.describe();
+        if let Some(earlier) = said_before(entry, &all, &modules) {
+            return Some((format!("{} says so already", earlier.describe()), REMOVE));
+        }
         let unchanged = |line: &String| structured.unchanged.iter().find(|(own, _)| own == line);
         if let Some((_, why)) = unchanged(&line) {
             return (!(in_precision && matches!(entry.primitive, Primitive::Precision { .. })))
@@ -202,12 +211,41 @@ pub(crate) fn idle_lines(built: &Built, structured: &Structured, options: &Build
             _ => None,
         }
     };
-    let all = built.plan.entries.iter().filter(|entry| !is_default(entry));
-    all.filter_map(|entry| {
+    let told = |entry: &&Entry| {
         let (why, help) = idle(entry)?;
         Some(Idle { line: entry.describe(), why, help: help.to_string() })
+    };
+    all.iter().filter_map(told).collect()
+}
+
+/// What a line decides, of which the last word counts.
+fn subject(entry: &Entry) -> Option<&'static str> {
+    Some(match &entry.primitive {
+        Primitive::Style(style) if style.is_storage() => "storage",
+        Primitive::Style(style) if !style.is_attention() => "layout",
+        Primitive::Offload { what: Offloaded::Optimizer, .. } => "states",
+        Primitive::Offload { .. } => "activations",
+        Primitive::Precision { .. } => "precision",
+        _ => return None,
     })
-    .collect()
+}
+
+/// An earlier line that requests the same of all that a line names, with no line of this kind between them about any of it.
+fn said_before<'e>(entry: &Entry, all: &[&'e Entry], modules: &Modules) -> Option<&'e Entry> {
+    let own_subject = subject(entry)?;
+    let about = |entry: &Entry| -> BTreeSet<String> {
+        let (scope, line) = (entry.scope(), entry.describe());
+        let named = modules.named(scope, &line).unwrap_or_default().into_iter().map(str::to_string);
+        let parameters = modules.parameters_named(entry.scope()).into_iter();
+        named.chain(parameters.map(|parameter| format!("%{}", parameter.index()))).collect()
+    };
+    let place = all.iter().position(|other| std::ptr::eq(*other, entry))?;
+    let own = about(entry);
+    let is_before =
+        |before: &&&Entry| subject(before) == Some(own_subject) && !about(before).is_disjoint(&own);
+    let before = all[..place].iter().rev().find(is_before)?;
+    let is_same = before.primitive == entry.primitive && before.stage == entry.stage;
+    (is_same && own.is_subset(&about(before))).then_some(*before)
 }
 
 /// The modules of values that the backward pass computes again, with the stages of the model that do.
@@ -221,6 +259,9 @@ fn recomputed(built: &Built) -> BTreeSet<(&str, usize)> {
         })
         .collect()
 }
+
+/// The dimension of the heads in tensors of attention, `[batch, heads, sequence, depth]`.
+const HEADS: usize = 1;
 
 /// The usual help.
 const REMOVE: &str = "remove the line, or name other modules";
@@ -241,8 +282,8 @@ fn is_read_backward(step: &Graph, entry: &Entry) -> bool {
 
 /// The requests of the annotations and constraints of a built step, each once.
 struct Asked<'b> {
-    /// The lines, the mesh, and the axes that shard something by them.
-    cuts: BTreeSet<(&'b str, usize, Vec<usize>)>,
+    /// The lines, the mesh, and the dimensions that they shard with the axes that do.
+    cuts: BTreeSet<(&'b str, usize, Vec<(usize, usize)>)>,
     meshes: Vec<&'b Mesh>,
 }
 
@@ -255,7 +296,8 @@ impl<'b> Asked<'b> {
             let of_values = graph.values.iter().filter_map(|value| value.annotation.as_ref());
             let of_nodes = graph.nodes.iter().filter_map(|node| node.op.constraint());
             let axes = |annotation: &Annotation| {
-                annotation.sharding.sharded_axes().iter().map(|axis| axis.axis).collect()
+                let dims = annotation.sharding.dims.iter().enumerate();
+                dims.flat_map(|(dim, entry)| entry.axes.iter().map(move |axis| (dim, axis.axis))).collect()
             };
             let all = of_values.chain(of_nodes).filter(|annotation| !annotation.origin.is_empty());
             cuts.extend(all.map(|annotation| (annotation.origin.as_str(), number, axes(annotation))));
@@ -266,29 +308,42 @@ impl<'b> Asked<'b> {
     /// Why a line about layouts changes nothing.
     fn why_idle(&self, entry: &Entry, built: &Built) -> Option<String> {
         let line = entry.describe();
-        let axis_of = |mesh: &&Mesh| {
-            let name = match (&entry.primitive, &mesh.axes[..]) {
-                (Primitive::Style(style), _) => style.axis_name(),
-                (Primitive::Shard { axis: Some(axis), .. } | Primitive::Sync { axis: Some(axis), .. }, _) => {
-                    axis
-                }
-                (_, [only]) => &only.name,
-                _ => MODEL_AXIS,
-            };
+        let axis_name = |mesh: &'b Mesh| match (&entry.primitive, &mesh.axes[..]) {
+            (Primitive::Style(style), _) => style.axis_name().to_string(),
+            (Primitive::Shard { axis: Some(axis), .. } | Primitive::Sync { axis: Some(axis), .. }, _) => {
+                axis.clone()
+            }
+            (_, [only]) => only.name.clone(),
+            _ => MODEL_AXIS.to_string(),
+        };
+        let axis_of = |mesh: &&'b Mesh| {
+            let name = axis_name(mesh);
             mesh.axes.iter().position(|axis| axis.name == name && axis.size > 1)
         };
         let axes: Vec<Option<usize>> = self.meshes.iter().map(axis_of).collect();
-        let only_cuts = match &entry.primitive {
-            Primitive::Style(style) => !matches!(style.kind, Kind::Prepare | Kind::Replicate | Kind::Ulysses),
-            _ => false,
+        let kind = entry.primitive.style().map(|style| style.kind);
+        let shards = |number: usize, cut: &[(usize, usize)], dim: Option<usize>| {
+            let is_it = |&(own, axis): &(usize, usize)| {
+                axes[number] == Some(axis) && dim.is_none_or(|dim| dim == own)
+            };
+            cut.iter().any(is_it)
         };
-        let acts = |(origin, number, cut): &(&str, usize, Vec<usize>)| {
-            origin.contains(&line) && (!only_cuts || axes[*number].is_some_and(|axis| cut.contains(&axis)))
+        let acts = |(origin, number, cut): &&(&str, usize, Vec<(usize, usize)>)| {
+            let has_effect = match kind {
+                None | Some(Kind::Prepare | Kind::Replicate) => true,
+                // The layout that attention has without the line: heads may be sharded over the axis anyway.
+                Some(Kind::Ulysses) => axes[*number].is_some() && !shards(*number, cut, Some(HEADS)),
+                Some(_) => shards(*number, cut, None),
+            };
+            origin.contains(&line) && has_effect
         };
-        if axes.iter().all(Option::is_none) || self.cuts.iter().any(acts) {
+        let overridden = built.notes.iter().find(|note| note.ends_with(&format!("overrides {line}")));
+        let is_named = |mesh: &&'b Mesh| mesh.axis_named(&axis_name(mesh)).is_some();
+        let may_wait =
+            axes.iter().all(Option::is_none) && (overridden.is_none() || self.meshes.iter().any(is_named));
+        if may_wait || self.cuts.iter().any(|cut| acts(&cut)) {
             return None;
         }
-        let overridden = built.notes.iter().find(|note| note.ends_with(&format!("overrides {line}")));
         let storage = entry.primitive.style().filter(|style| style.is_storage());
         Some(match (overridden, storage.map(|style| style.kind)) {
             (Some(note), _) => note.clone(),
@@ -296,6 +351,9 @@ impl<'b> Asked<'b> {
                 "the optimizer has no states".to_string()
             }
             (None, Some(_)) => "another line shards all that it names over this axis".to_string(),
+            (None, None) if kind == Some(Kind::Ulysses) => {
+                "the heads of the attention that it names are sharded over its axis anyway".to_string()
+            }
             (None, None) => "no tensor of the step is laid out by it".to_string(),
         })
     }

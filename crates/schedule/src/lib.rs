@@ -57,7 +57,7 @@ pub use pattern::{Match, Pattern};
 pub use pipeline::mesh_of_stages;
 pub use plan::{Entry, Plan};
 pub use primitive::{Offloaded, Primitive, primitive_names};
-pub use ready::{READY_PLANS, ReadyOptions, ready_plan, storage_plan};
+pub use ready::{READY_PLANS, ReadyOptions, ready_plan, storage_plan, with_storage};
 pub use schedule::{At, ForwardOps, Schedule, Subgraphs};
 pub use stages::{PIPELINE_AXIS, Stage, interpret, moves};
 pub use structure::{Structured, Tag, Tools, reference_model, restructure};

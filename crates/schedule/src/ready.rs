@@ -46,6 +46,18 @@ pub fn storage_plan(graph: &Graph, mesh: &Mesh) -> Plan {
     plan
 }
 
+/// A plan that says how layers compute, with that of [`storage_plan`] where none of its lines is about storage over the axis
+/// `fsdp`.
+pub fn with_storage(plan: Plan, graph: &Graph, mesh: &Mesh) -> Plan {
+    let stores = |entry: &Entry| {
+        entry.primitive.style().is_some_and(|style| style.is_storage() && style.axis_name() == "fsdp")
+    };
+    match plan.entries.iter().any(stores) {
+        true => plan,
+        false => Plan { entries: [storage_plan(graph, mesh).entries, plan.entries].concat() },
+    }
+}
+
 /// The plan for a model, one of [`READY_PLANS`], on a mesh, chosen by axis names: `tp` shards the projections of the
 /// attention and the feed-forward network, and the channels of every second convolution, `ep` shards experts by number
 /// (those that drop no token are one op, by the line `dispatch`), `fsdp` shards parameters.

@@ -12,7 +12,7 @@ mod emit;
 use crate::units::rules_of;
 use partita_base::{Diagnostic, Result};
 use partita_ir::graph_edit::open_composites;
-use partita_ir::{FactorId, FactorKind, Graph, Node, NodeId, Operation, Role, Rule, TensorType, ValueId};
+use partita_ir::{FactorId, FactorKind, Graph, Node, NodeId, Op, Operation, Role, Rule, TensorType, ValueId};
 use partita_mesh::Combiner;
 
 /// Splits the batch, dimension 0 of every [`Role::Input`] of rank 1 or more that is no state, into `count`
@@ -109,7 +109,7 @@ fn several_batches(graph: &Graph, fed: &[ValueId], sizes: &[usize]) -> Box<Diagn
         .at(list.join(", "))
         .expected("one number of rows, or the batch size")
         .found(format!("{} rows", sizes.join(" or ")))
-        .help("name the batch size: `batch=` of `partita.load`, `--batch` of the command")
+        .help("name the batch size by `batch=` of `partita.load`, or export the model with a dynamic batch")
 }
 
 /// As [`microbatch`], with the inputs whose dimension 0 is the batch given by the caller.
@@ -502,7 +502,13 @@ fn refusal(graph: &Graph, node: &Node, cuts: &Cuts, why: &str) -> Box<Diagnostic
     .at(place)
     .expected("samples that are independent, except in the sums for the loss and the gradients")
     .found(format!("{}({})", node.op.name(), types.join(", ")))
-    .help("train with one microbatch, or change the model so that this op sees each sample on its own")
+    .help(match node.op {
+        Op::Sort(_) => {
+            "train with one microbatch. Tokens that are sorted by expert mix samples; a model of transformers computes each \
+             token on its own after `model.set_experts_implementation(\"batched_mm\")`"
+        }
+        _ => "train with one microbatch, or change the model so that this op sees each sample on its own",
+    })
 }
 
 #[cfg(test)]

@@ -263,3 +263,82 @@ fn attention_over_the_samples_is_refused() {
 fn no_microbatches_are_refused() {
     assert_eq!(microbatch(&tiny(3), 0).unwrap_err().code, "E225");
 }
+
+/// Tokens that PyTorch flattens with the positions before the samples, as `nn.MultiheadAttention` does, and a mask of
+/// positions that is of the same order; with a loss, a weight gradient and an output in that order.
+fn flattened(batch: usize, masked: bool) -> Graph {
+    let (t, d) = (5, 3);
+    let mut b = GraphBuilder::new("flattened");
+    let x = b.input("x", TensorType::new(DType::F64, [batch, t, d]), Role::Input);
+    let mask = masked.then(|| b.input("mask", TensorType::new(DType::F64, [t, t]), Role::Input));
+    let bias = b.input("bias", TensorType::new(DType::F64, [t * batch, 1]), Role::Param);
+    let w = b.input("w", TensorType::new(DType::F64, [d, d]), Role::Param);
+    let turned = b.transpose(x, &[1, 0, 2]).unwrap();
+    let flat = b.reshape(turned, &[t * batch, d]).unwrap();
+    let dot = DotGeneral { lhs_contracting: vec![1], rhs_contracting: vec![0], ..DotGeneral::default() };
+    let projected = b.push1(dot, &[flat, w]).unwrap();
+    // A whole value along the flattened dimension.
+    let bias = b.broadcast_in_dim(bias, &[t * batch, d], &[0, 1]).unwrap();
+    let projected = b.add(projected, bias).unwrap();
+    let back = b.reshape(projected, &[t, batch, d]).unwrap();
+    let back = b.transpose(back, &[1, 0, 2]).unwrap();
+    let mixed = match mask {
+        None => back,
+        Some(mask) => {
+            let mask = b.broadcast_trailing(mask, &[batch, t, t]).unwrap();
+            let dot = DotGeneral {
+                lhs_batch: vec![0],
+                rhs_batch: vec![0],
+                lhs_contracting: vec![2],
+                rhs_contracting: vec![1],
+                ..DotGeneral::default()
+            };
+            b.push1(dot, &[mask, back]).unwrap()
+        }
+    };
+    let square = b.multiply(mixed, mixed).unwrap();
+    let loss = b.reduce_sum(square, &[0, 1, 2]).unwrap();
+    let mut graph = b.finish(vec![loss, projected]);
+    graph.output_names = vec!["loss".into(), "projected".into()];
+    graph
+}
+
+#[test]
+fn tokens_that_are_flattened_with_the_batch_behind_the_positions_are_followed() {
+    for (batch, count) in [(4, 2), (7, 3), (6, 6)] {
+        assert_same_numbers(&flattened(batch, false), count);
+        let after = microbatch_of(&flattened(batch, true), count, Some(batch)).unwrap();
+        assert!(after.input_named("mask").is_some() && after.input_named("x.micro1").is_some());
+    }
+}
+
+#[test]
+fn an_input_without_rows_is_shared_by_all_microbatches() {
+    let names = |graph: &Graph| -> Vec<String> {
+        graph.inputs.iter().map(|&input| graph.value(input).name.clone()).collect()
+    };
+    // One row for all samples.
+    let mut b = GraphBuilder::new("shared");
+    let x = b.input("x", TensorType::new(DType::F64, [4, 3]), Role::Input);
+    let place = b.input("place", TensorType::new(DType::F64, [1, 3]), Role::Input);
+    let place = b.broadcast_in_dim(place, &[4, 3], &[0, 1]).unwrap();
+    let y = b.add(x, place).unwrap();
+    let after = assert_same_numbers(&b.finish(vec![y]), 2);
+    assert_eq!(names(&after), ["x.micro0", "x.micro1", "place"]);
+    // A square mask of as many positions as there are samples: both cannot be the batch.
+    let square = |rows: usize| {
+        let mut b = GraphBuilder::new("square");
+        let x = b.input("x", TensorType::new(DType::F64, [4, rows, rows]), Role::Input);
+        let mask = b.input("mask", TensorType::new(DType::F64, [rows, rows]), Role::Input);
+        let mask = b.broadcast_trailing(mask, &[4, rows, rows]).unwrap();
+        let y = b.add(x, mask).unwrap();
+        b.finish(vec![y])
+    };
+    let after = assert_same_numbers(&square(4), 2);
+    assert_eq!(names(&after), ["x.micro0", "x.micro1", "mask"]);
+    // Where either could be it, the caller says.
+    let error = microbatch(&square(6), 2).unwrap_err();
+    assert_eq!((error.code, error.found.as_deref()), ("E226", Some("4 or 6 rows")));
+    assert_eq!(names(&microbatch_of(&square(6), 2, Some(4)).unwrap()), ["x.micro0", "x.micro1", "mask"]);
+    assert_eq!(names(&microbatch_of(&square(6), 2, Some(6)).unwrap()), ["x", "mask.micro0", "mask.micro1"]);
+}

@@ -26,6 +26,14 @@ pub fn user_inputs(program: &Program) -> impl Iterator<Item = &str> {
     })
 }
 
+/// The first extent of an input, if it is a number.
+fn rows(program: &Program, input: &str) -> Option<usize> {
+    match program.graph_module.graph.tensor_values.get(input)?.sizes.first()? {
+        Size::AsInt(rows) => usize::try_from(*rows).ok(),
+        Size::AsExpr(_) => None,
+    }
+}
+
 /// The symbols of the inputs, in order of first use.
 pub fn of(program: &Program) -> Result<Vec<Symbol>> {
     let mut symbols: Vec<Symbol> = Vec::new();
@@ -70,20 +78,29 @@ pub fn extents(program: &Program, options: &ImportOptions, ranks: usize) -> Resu
     if let Some(batch) = options.batch {
         let first = user_inputs(program).next();
         let batch_symbol = symbols.iter().find(|s| Some(s.first.0.as_str()) == first && s.first.1 == 0);
-        let Some(symbol) = batch_symbol else {
-            return Err(Diagnostic::new("E359", "the batch of this program is fixed")
-                .at(first.unwrap_or("the inputs"))
-                .expected(format!("a symbolic first dimension, to be set to {batch}"))
-                .found("a number")
-                .help("export with `dynamic_shapes`, or use the batch of the export"));
-        };
-        if !batch.is_multiple_of(ranks) {
-            return Err(Diagnostic::new("E359", "the batch cannot be shared by the ranks of the program")
+        match batch_symbol {
+            // A batch that is fixed may still be named: it says which inputs have a row for each sample.
+            None if user_inputs(program).any(|input| rows(program, input) == Some(batch)) => {}
+            None => {
+                return Err(Diagnostic::new("E359", "the batch of this program is fixed")
+                    .at(first.unwrap_or("the inputs"))
+                    .expected(format!(
+                        "a symbolic first dimension, to be set to {batch}, or {batch} rows in an input"
+                    ))
+                    .found("other numbers")
+                    .help("export with `dynamic_shapes`, or use the batch of the export"));
+            }
+            Some(symbol) if !batch.is_multiple_of(ranks) => {
+                return Err(Diagnostic::new(
+                    "E359",
+                    "the batch cannot be shared by the ranks of the program",
+                )
                 .at(format!("dimension 0 of `{}`", symbol.first.0))
                 .expected(format!("a multiple of {ranks} rows"))
                 .found(batch.to_string()));
+            }
+            Some(symbol) => drop(chosen.insert(symbol.name.clone(), batch / ranks)),
         }
-        chosen.insert(symbol.name.clone(), batch / ranks);
     }
     if let Some(unknown) = chosen.keys().find(|name| !symbols.iter().any(|s| &s.name == *name)) {
         let names: Vec<&str> = symbols.iter().map(|s| s.name.as_str()).collect();

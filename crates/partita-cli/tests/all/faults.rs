@@ -167,7 +167,7 @@ fn the_folder_of_a_dead_launch_is_removed_by_the_next_one() {
     fs::write(meeting.join("left"), "behind").unwrap();
     let next = meeting_in(&["--set", "train.steps=2", "--checkpoint-dir", "next"]);
     assert_eq!(next.end().0, Some(0));
-    assert_eq!(left(), Vec::<std::path::PathBuf>::new());
+    assert_eq!(left(), Vec::<PathBuf>::new());
 }
 
 /// Trains by a line of shell that has `$0` and its arguments, in a folder of its own.

@@ -4,7 +4,7 @@ use super::Session;
 use partita_base::{Diagnostic, Result};
 use partita_mesh::Mesh;
 use partita_nn::Model;
-use partita_schedule::{Entry, Kind, Plan, Primitive, ReadyOptions, Style, choose_attention};
+use partita_schedule::{Entry, Kind, Plan, Primitive, ReadyOptions, Style, choose_attention, with_storage};
 
 /// The plan file that means a search: `--plan auto`.
 const AUTO: &str = "auto";
@@ -24,7 +24,11 @@ impl Session {
     pub(super) fn plan_on(&self, model: &Model, mesh: &Mesh) -> Result<Plan> {
         let given = match self.given_plan()? {
             Given::Search => return Ok(self.auto_plan(model, mesh)?.best.plan),
-            Given::Whole(plan) if !repeats_alone(&plan) => return self.chosen(&plan, model, mesh),
+            Given::Whole(plan) if !repeats_alone(&plan) => {
+                let is_named = !plan.entries.is_empty();
+                let plan = if is_named { with_storage(plan, &model.forward, mesh) } else { plan };
+                return self.chosen(&plan, model, mesh);
+            }
             Given::Whole(plan) | Given::Lines(plan) => plan,
         };
         let config = &self.config.plan;
