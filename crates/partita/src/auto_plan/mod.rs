@@ -290,11 +290,11 @@ impl Tried {
             }
             None => Err(main_error.unwrap_or_else(|| {
                 let rows = session.config().train.batch;
-                let error = Diagnostic::new("E523", "no mesh of so many devices has work for all of them")
-                    .at("--devices")
-                    .expected("devices among which rows, stages, sequences and experts can be divided")
-                    .found(format!("a batch of {rows} rows, and a model that leaves ranks without work"))
-                    .help("use fewer devices or a larger batch; `--mesh` searches one mesh as it stands");
+                let error = Diagnostic::new("E523", "no mesh has work for all of its devices")
+                    .at("--mesh, --devices")
+                    .expected("as many devices as rows, stages, sequences and experts can be divided among")
+                    .found(format!("a batch of {rows} rows, too few or of a number that does not divide"))
+                    .help("use fewer devices, or another number of rows: --batch");
                 told.iter().fold(error, |error, why| error.note(why.clone()))
             })),
             Some(_) => {

@@ -39,6 +39,11 @@ fn parse(text: &str, name: &str) -> Result<Table> {
 fn read_file(name: &str) -> Result<String> {
     let path = Path::new(name);
     std::fs::read_to_string(path).map_err(|error| {
+        if path.exists() {
+            return Diagnostic::new("E005", format!("cannot read the config `{name}`"))
+                .expected("a readable file of TOML, which is text in UTF-8, or a file with a model (.pt2, .mlir)")
+                .found(error.to_string());
+        }
         let mut names: Vec<&str> = BUNDLED.iter().map(|(n, _)| *n).collect();
         let expected =
             format!("a TOML file, a file with a model (.pt2, .mlir), or one of {}", names.join(", "));

@@ -3,7 +3,7 @@
 use super::fold::rows_of_microbatch;
 use super::small::{MICROBATCHES, Small, splits_backward};
 use crate::session::Session;
-use partita_base::Result;
+use partita_base::{Result, format_bytes};
 use partita_cost::Cluster;
 use partita_schedule::{Entry, PIPELINE_AXIS, Plan};
 use std::collections::BTreeMap;
@@ -89,7 +89,7 @@ fn few_and_more(
 ) -> Result<SmallPair> {
     let few = few_layers(stages);
     let more: Vec<usize> = few.iter().map(|layers| layers + 1).collect();
-    let limit = limit_of_layer(session);
+    let (limit, whole) = (limit_of_layer(session), session.config().train.activation_limit);
     let session = session.clone().in_this_process().only_priced();
     let small = |layers: &[usize]| {
         let most = layers.iter().copied().max().unwrap_or(1);
@@ -98,7 +98,14 @@ fn few_and_more(
             Some(limit) => session.with_activation_limit(limit * most),
             None => session,
         };
-        Small::on(clusters, &session, plan, layers)
+        Small::on(clusters, &session, plan, layers).map_err(|error| match whole {
+            // The figures are those of the small step.
+            Some(whole) if error.code == "E478" => error.note(format!(
+                "priced by {most} layers that stand for all, which may keep their part of the limit of {}",
+                format_bytes(whole as u64)
+            )),
+            _ => error,
+        })
     };
     let (few, more) = std::thread::scope(|scope| {
         let other = scope.spawn(|| small(&few));

@@ -203,8 +203,10 @@ impl Explain<'_> {
         while seen.insert(at) {
             let (id, _) = self.graph.value(at).definition?;
             let operands = &self.graph.node(id).operands;
-            if let Some(&operand) = operands.iter().find(|&&v| self.dim_over(v, axis).is_some()) {
-                return Some((id, operand));
+            let mut sharded = operands.iter().copied().filter(|&v| self.dim_over(v, axis).is_some()).peekable();
+            if let Some(&first) = sharded.peek() {
+                // Of an activation and a weight, the line for the weight is about this op, and not about one before it.
+                return Some((id, sharded.find(|&v| self.is_weight(v)).unwrap_or(first)));
             }
             let partial = |v: &&ValueId| {
                 let axes = self.computed.get(*v).map(|computed| computed.partial_axes());
@@ -213,6 +215,20 @@ impl Explain<'_> {
             at = *operands.iter().find(partial)?;
         }
         None
+    }
+}
+
+impl Explain<'_> {
+    /// Whether a value is a parameter, perhaps transposed or converted.
+    fn is_weight(&self, mut value: ValueId) -> bool {
+        loop {
+            let of = self.graph.value(value);
+            match of.definition.map(|(id, _)| &self.graph.node(id).operands[..]) {
+                None => return of.role == Role::Param,
+                Some(&[operand]) => value = operand,
+                Some(_) => return false,
+            }
+        }
     }
 }
 
