@@ -1,7 +1,6 @@
 //! The CPU device, training loop, data and checkpoints. Knows programs, kernels and transports;
 //! must not know how plans are found.
-// Two modules are unsafe, and document why they are sound: `data::corpus` maps files into memory,
-// `arena` hands out views of a rank's memory.
+// One module is unsafe, and documents why it is sound: `arena` hands out views of a rank's memory.
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code)]

@@ -246,7 +246,7 @@ impl Verification<'_> {
 
         let mut tensors: Fed = zero_states(&built.step);
         tensors.extend(zero_states(&reference));
-        tensors.extend(self.model.trial(self.seed));
+        tensors.extend(self.model.trial(self.seed)?);
         tensors.extend(random_feed(self.model, self.seed, 0.3));
         let learning_rate = self.learning_rate.max(visible_rate(of_params.unwrap_or(dtype)));
         tensors.extend(scalars(&reference, self.seed, 1, learning_rate));
@@ -303,7 +303,7 @@ impl Verification<'_> {
     pub fn run_passes(&self, plan: &Plan, mesh: &Mesh) -> Result<Verified> {
         let built = build_gradients(self.model, plan, mesh, self.options, &self.tools)?;
         let mut tensors: Fed = zero_states(&built.step);
-        tensors.extend(self.model.trial(self.seed));
+        tensors.extend(self.model.trial(self.seed)?);
         tensors.extend(random_feed(self.model, self.seed, 0.0));
         tensors.extend(scalars(&built.step, self.seed, 1, self.learning_rate));
         let inputs = inputs_of(&built.step, &built.pieces, &tensors)?;
