@@ -302,7 +302,7 @@ def _imported(
     with tempfile.TemporaryDirectory(prefix="partita-") as folder:
         path = os.path.join(folder, "model.pt2")
         save(path)
-        # The file is mapped: its bytes stay after its name is gone.
+        # The file is kept open: its bytes stay after its name is gone.
         native = _partita.Model(path, loss, batch, ranks)
 
     return Model(native, module, _returning(exported), save, function, reached, ranges_of(exported))

@@ -7,7 +7,7 @@ use crate::tensors::{Returned, Type, returned, type_of};
 use indexmap::IndexMap;
 use partita::execution::tensor_data;
 use partita_base::Result;
-use partita_import::{ImportOptions, ImportedModel, Limits, Pt2};
+use partita_import::{ImportOptions, ImportedModel, Limits, Pt2, Tensor};
 use partita_ir::{Literal, TensorType};
 use partita_nn::{Init, with_cotangents};
 use partita_schedule::storage_plan;
@@ -40,10 +40,10 @@ impl Source {
         if self.imported.loss.is_some() { &self.model } else { &self.weighed }
     }
 
-    /// The values of parameters and states that the file has, by name.
-    pub fn values(&self) -> impl Iterator<Item = (&String, Literal)> {
-        let weights = self.imported.weights.iter().map(|(name, tensor)| (name, tensor.literal()));
-        weights.chain(self.imported.states.iter().map(|state| (&state.name, state.initial.literal())))
+    /// The parameters and states that the file has, by name.
+    pub fn tensors(&self) -> impl Iterator<Item = (&String, &Tensor)> {
+        let states = self.imported.states.iter().map(|state| (&state.name, &state.initial));
+        self.imported.weights.iter().chain(states)
     }
 }
 
@@ -65,7 +65,7 @@ impl Model {
         let imported = Pt2::open(path, &Limits::default())?.import(options)?;
         let mut model = imported.model.clone();
         for (name, spec) in &mut model.params {
-            spec.init = like(&imported.weights[name].literal());
+            spec.init = like(&imported.weights[name].literal()?);
         }
         let mut weighed = with_cotangents(&model, &imported.outputs)?;
         // States are fed in each pass: a pass that is given up changes none.
@@ -155,8 +155,11 @@ impl Model {
     }
 
     /// The value of a parameter or state in the file; `None` for an unknown name.
-    fn value(&self, py: Python<'_>, name: &str) -> Option<Returned> {
-        let (_, value) = self.source.values().find(|(other, _)| *other == name)?;
-        Some(returned(py, tensor_data(&value)))
+    fn value(&self, py: Python<'_>, name: &str) -> PyResult<Option<Returned>> {
+        let Some((_, tensor)) = self.source.tensors().find(|(other, _)| *other == name) else {
+            return Ok(None);
+        };
+        let value = detached(py, || tensor.literal())?;
+        Ok(Some(returned(py, tensor_data(&value))))
     }
 }

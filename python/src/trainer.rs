@@ -45,9 +45,9 @@ impl Trainer {
 pub fn prepare(built: &Built, source: &Source, seed: u64, nan_guard: bool) -> Result<PlannedStep> {
     let options = RunnerOptions { nan_guard, ..running::options(built.mesh.rank_count())? };
     let mut step = PlannedStep::uninitialized(built, seed, options)?;
-    for (name, value) in source.values() {
+    for (name, tensor) in source.tensors() {
         if step.train_loop.state().has(name) {
-            set(&mut step, name, &value)?;
+            set(&mut step, name, &tensor.literal()?)?;
         }
     }
     Ok(step)

@@ -69,6 +69,27 @@ def test_a_recorded_model_says_what_it_takes_and_has(recorded):
     assert refused.value.code == "E350"
 
 
+def test_a_file_that_changes_after_it_was_opened_is_refused_and_a_replaced_one_is_read(recorded, tmp_path):
+    path, new = tmp_path / "mlp.pt2", tmp_path / "new"
+    for target in (path, new):
+        target.write_bytes(recorded("mlp").read_bytes())
+    model = partita.load(path)
+    state = model.state_dict()
+    new.write_bytes(bytes(path.stat().st_size))
+    new.rename(path)
+    for name, value in model.state_dict().items():
+        np.testing.assert_array_equal(value, state[name])
+    path.write_bytes(recorded("mlp").read_bytes())
+    model = partita.load(path)
+    with path.open("r+b") as file:
+        file.truncate(1000)
+    for use in (model.state_dict, lambda: partita.Trainer(model, PLAN, "tp=2", "sgd")):
+        with pytest.raises(partita.PartitaError) as refused:
+            use()
+        assert refused.value.code == "E350"
+        assert "mlp.pt2" in str(refused.value) and "1000 bytes: it was truncated" in str(refused.value)
+
+
 def test_a_schedule_checks_each_line_and_explains(recorded):
     sch = partita.Schedule(partita.load(recorded("mlp")), "tp=2")
     sch["model.0"].shard("weight", axis=0).shard("bias", 0)

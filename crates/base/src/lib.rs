@@ -1,12 +1,13 @@
-//! The lowest layer: element types, combiners, typed ids, diagnostics and name suggestions.
+//! The lowest layer: element types, combiners, typed ids, diagnostics, name suggestions, and files that must not change.
 //!
-//! Knows nothing of tensors, graphs, meshes or files; every other crate may use it.
+//! Knows nothing of tensors, graphs, meshes or the formats of files; every other crate may use it.
 #![forbid(unsafe_code)]
 
 mod collective;
 mod combiner;
 mod diagnostic;
 mod dtype;
+mod file;
 mod format;
 mod id;
 mod nearest;
@@ -15,6 +16,7 @@ pub use collective::{AnyCollective, CollectiveId};
 pub use combiner::Combiner;
 pub use diagnostic::{Diagnostic, Result};
 pub use dtype::{DType, InertType};
+pub use file::{FileKind, ReadFile};
 pub use format::{format_bytes, format_seconds};
 pub use id::Id;
 pub use nearest::{did_you_mean, nearest};

@@ -4,12 +4,11 @@
 //! A parameter here is one tensor there, one part of several (`c_attn` of GPT-2 holds q, k and v), or
 //! several joined (a fused `qkv_proj` of Llama). GPT-2 stores its weights as `[in, out]`, transposed.
 
-use crate::{Bytes, Limits, Tensor, Weights};
+use crate::{Limits, Tensor, Weights};
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result};
 use partita_ir::Literal;
 use partita_nn::Model;
-use std::sync::Arc;
 
 /// A family of models with one scheme of names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -144,14 +143,14 @@ impl Family {
         Some(Place { names, form })
     }
 
-    /// Finds the value of every parameter of a bundled model. E363 with all parameters that are
-    /// missing or have another shape.
+    /// Finds the value of every parameter of a bundled model. E363 with all parameters that are missing or have another
+    /// shape; E350 if the file has changed.
     pub fn load(self, model: &Model, weights: &Weights) -> Result<Loaded> {
         let mut tensors = IndexMap::new();
         let mut used: Vec<String> = Vec::new();
         let mut problems = Vec::new();
         for (name, spec) in &model.params {
-            match self.find(name, &spec.ty.shape, weights, &mut used) {
+            match self.find(name, &spec.ty.shape, weights, &mut used)? {
                 Ok(tensor) => drop(tensors.insert(name.clone(), tensor)),
                 Err(problem) => problems.push(problem),
             }
@@ -185,19 +184,23 @@ impl Family {
         model.ties.iter().filter_map(|(alias, _)| self.place(alias)).flat_map(|place| place.names).collect()
     }
 
+    /// The value of a parameter, or what is wrong with it.
     fn find(
         self,
         name: &str,
         shape: &[usize],
         weights: &Weights,
         used: &mut Vec<String>,
-    ) -> Result<Tensor, String> {
-        let place =
-            self.place(name).ok_or_else(|| format!("`{name}`: these models have no such parameter"))?;
+    ) -> Result<Result<Tensor, String>> {
+        let Some(place) = self.place(name) else {
+            return Ok(Err(format!("`{name}`: these models have no such parameter")));
+        };
         let mut parts = Vec::new();
         for there in &place.names {
             let found = spellings(there).find(|spelling| weights.get(spelling).is_some());
-            let found = found.ok_or_else(|| format!("`{name}` is missing: expected as `{there}`"))?;
+            let Some(found) = found else {
+                return Ok(Err(format!("`{name}` is missing: expected as `{there}`")));
+            };
             parts.push(weights.get(&found).expect("just found").clone());
             used.push(found);
         }
@@ -223,13 +226,16 @@ impl Family {
                 let turned = if whole.ty.rank() == 2 { whole.transposed() } else { whole };
                 let rows = shape.first().copied().unwrap_or(0);
                 if turned.ty.shape.first() != Some(&(3 * rows)) {
-                    return Err(wrong(&turned));
+                    return Ok(Err(wrong(&turned)));
                 }
                 turned.rows(number * rows, rows)
             }
-            Joined => Tensor::joined(&parts).ok_or_else(|| wrong(&parts[0]))?,
+            Joined => match Tensor::joined(&parts)? {
+                Some(joined) => joined,
+                None => return Ok(Err(wrong(&parts[0]))),
+            },
         };
-        if tensor.ty.shape == shape { Ok(tensor) } else { Err(wrong(&tensor)) }
+        Ok(if tensor.ty.shape == shape { Ok(tensor) } else { Err(wrong(&tensor)) })
     }
 
     /// The tensors of a checkpoint with the names of the family, for [`crate::save`]: what
@@ -248,7 +254,7 @@ impl Family {
             let is_matrix = tensor.ty.rank() == 2;
             let first = place.names[0].clone();
             match place.form {
-                Turned if is_matrix => drop(tensors.insert(first, tensor.transposed().literal())),
+                Turned if is_matrix => drop(tensors.insert(first, tensor.transposed().literal()?)),
                 Same | Turned => drop(tensors.insert(first, literal.clone())),
                 Third(number) => {
                     thirds.entry(first).or_insert_with(|| vec![None; 3])[number] = Some(tensor);
@@ -262,20 +268,20 @@ impl Family {
                     for (name, (start, count)) in
                         place.names.into_iter().zip([(0, of_q), (of_q, of_k), (of_q + of_k, of_k)])
                     {
-                        tensors.insert(name, tensor.rows(start, count).literal());
+                        tensors.insert(name, tensor.rows(start, count).literal()?);
                     }
                 }
             }
         }
         for (name, parts) in thirds {
             let parts: Option<Vec<Tensor>> = parts.into_iter().collect();
-            let joined = parts.as_deref().and_then(Tensor::joined).ok_or_else(|| {
+            let joined = parts.as_deref().map(Tensor::joined).transpose()?.flatten().ok_or_else(|| {
                 Diagnostic::new("E363", format!("`{name}` cannot be joined"))
                     .expected("the three projections q, k and v")
                     .found("fewer, or different shapes")
             })?;
             let joined = if joined.ty.rank() == 2 { joined.transposed() } else { joined };
-            tensors.insert(name, joined.literal());
+            tensors.insert(name, joined.literal()?);
         }
         Ok(tensors)
     }
@@ -312,7 +318,6 @@ fn spellings(name: &str) -> impl Iterator<Item = String> {
 
 /// A tensor of the elements of a literal.
 fn of_literal(name: &str, literal: &Literal) -> Result<Tensor> {
-    let bytes: Bytes = Arc::new(literal.to_bytes());
     let place = 0..literal.ty.bytes();
-    Tensor::dense(name, literal.ty.clone(), bytes, place, &Limits::default())
+    Tensor::dense(name, literal.ty.clone(), literal.to_bytes().into(), place, &Limits::default())
 }

@@ -19,7 +19,7 @@ impl ModelFile {
         path.extension().is_some_and(|ending| ending == "pt2" || ending == "mlir")
     }
 
-    /// Opens a file, which must not change while it is open.
+    /// Opens a file: see [`Pt2::open`] for what happens if it changes.
     ///
     /// # Errors
     /// E352 for another ending, else those of [`Pt2::open`] and [`StableHlo::open`].

@@ -10,7 +10,7 @@
 //! let file = Pt2::open("model.pt2".as_ref(), &Limits::default())?;
 //! let imported = file.import(&ImportOptions { batch: Some(32), ..ImportOptions::default() })?;
 //! let step = partita_nn::gradient_graph(&imported.model.forward)?;
-//! let first = imported.weights.values().next().map(|tensor| tensor.literal());
+//! let first = imported.weights.values().next().map(|tensor| tensor.literal()).transpose()?;
 //! # Ok(())
 //! # }
 //! ```
@@ -19,31 +19,33 @@
 //! the labels and returns the loss among its outputs. An export has no backward pass: what a
 //! `torch.autograd.Function` defines as its own gradient is not in the file, and the gradient here is
 //! that of its forward ops.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod archive;
 mod aten;
 mod attention;
 pub mod families;
 pub mod file;
+mod inflate;
 pub mod limits;
-mod mapped;
 pub mod mlir;
 pub mod model;
 pub mod numpy;
 mod padding;
 pub mod pt2;
+pub mod source;
 pub mod stablehlo;
+mod strided;
 pub mod tensor;
 pub mod weights;
 
 pub use attention::recognise_attention;
 pub use file::ModelFile;
 pub use limits::Limits;
-pub use mapped::Bytes;
 pub use model::{ImportOptions, ImportedModel, State};
 pub use padding::fold_padding;
 pub use pt2::Pt2;
+pub use source::Source;
 pub use stablehlo::StableHlo;
 pub use tensor::Tensor;
 pub use weights::{Weights, save, save_sharded};

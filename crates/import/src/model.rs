@@ -2,6 +2,7 @@
 
 use crate::{Limits, Tensor};
 use indexmap::IndexMap;
+use partita_base::Result;
 use partita_ir::{Literal, TensorType};
 use partita_nn::Model;
 use std::collections::BTreeMap;
@@ -74,11 +75,15 @@ pub struct ImportedModel {
 impl ImportedModel {
     /// The module's `state_dict()` after training, for [`crate::save`] and PyTorch's
     /// `load_state_dict`: `values` has parameters and states by name, the others are as in the file.
-    pub fn trained(&self, values: &IndexMap<String, Literal>) -> IndexMap<String, Literal> {
+    ///
+    /// # Errors
+    /// E350 if the file has changed.
+    pub fn trained(&self, values: &IndexMap<String, Literal>) -> Result<IndexMap<String, Literal>> {
         let tied = |name: &String| self.model.ties.iter().find(|(alias, _)| alias == name).map(|(_, of)| of);
         let value = |(name, tensor): (&String, &Tensor)| {
             let new = values.get(tied(name).unwrap_or(name));
-            (name.clone(), new.cloned().unwrap_or_else(|| tensor.literal()))
+            let value = new.map_or_else(|| tensor.literal(), |new| Ok(new.clone()));
+            value.map(|value| (name.clone(), value))
         };
         self.state_dict.iter().map(value).collect()
     }

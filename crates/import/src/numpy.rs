@@ -1,19 +1,19 @@
 //! Tensors of NumPy: `.npy` files, one array each, and `.npz` files, archives of those.
 //!
 //! The format is described in `numpy.lib.format` (versions 1.0 to 3.0): a magic number, a header in the form of a Python
-//! dictionary, the elements. The header is read by a parser of that one dictionary. Arrays of `np.savez` are mapped; those
-//! of `np.savez_compressed` are expanded, at most [`Limits::inflated_bytes`] in all. Arrays of objects are pickles and
+//! dictionary, the elements. The header is read by a parser of that one dictionary. Arrays of `np.savez` stay in the file;
+//! those of `np.savez_compressed` are expanded, at most [`Limits::inflated_bytes`] in all. Arrays of objects are pickles and
 //! refused.
 
 use crate::archive::{Archive, Compression, Entry};
+use crate::inflate::inflated;
 use crate::limits::exceeded;
-use crate::{Bytes, Limits, Tensor};
+use crate::source::check_text;
+use crate::{Limits, Source, Tensor};
 use indexmap::IndexMap;
-use miniz_oxide::inflate::decompress_to_vec_with_limit;
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::TensorType;
 use std::ops::Range;
-use std::sync::Arc;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
@@ -32,43 +32,39 @@ fn malformed(what: &str, found: impl Into<String>) -> Box<Diagnostic> {
 /// # Errors
 /// E361 for a damaged file, E352 for a pickle and for big-endian elements, E354 for an element type without arithmetic or
 /// for missing elements, E358 if a limit is exceeded.
-pub fn npy(name: &str, bytes: Bytes, limits: &Limits) -> Result<Tensor> {
-    let place = 0..(*bytes).as_ref().len();
-    array(name, bytes, place, limits)
+pub fn npy(name: &str, source: Source, limits: &Limits) -> Result<Tensor> {
+    let place = 0..source.len();
+    array(name, source, place, limits)
 }
 
 /// The arrays of a `.npz` file, by name.
 ///
 /// # Errors
 /// As [`npy`], and E351 for a damaged archive.
-pub fn npz(bytes: Bytes, limits: &Limits) -> Result<IndexMap<String, Tensor>> {
-    let all: &[u8] = (*bytes).as_ref();
-    let archive = Archive::read(all, Compression::Deflate, limits)?;
+pub fn npz(source: Source, limits: &Limits) -> Result<IndexMap<String, Tensor>> {
+    let archive = Archive::read(&source, Compression::Deflate, limits)?;
     let mut arrays = IndexMap::new();
-    let mut inflated = 0;
+    let mut expanded = 0;
     for (name, entry) in archive.entries() {
         let Some(array_name) = name.strip_suffix(".npy") else {
             return Err(malformed(&format!("`{name}`"), "an entry that is no `.npy` file"));
         };
         let tensor = match entry {
             Entry { place, size: None, .. } => {
-                entry.check(name, &all[place.clone()])?;
-                array(array_name, bytes.clone(), place.clone(), limits)?
+                entry.check_stored(name, &source)?;
+                array(array_name, source.clone(), place.clone(), limits)?
             }
             Entry { place, size: Some(size), .. } => {
-                inflated += size;
+                expanded += size;
                 let most = limits.inflated_bytes.min(place.len().saturating_mul(MOST_EXPANSION));
-                if inflated > limits.inflated_bytes || *size > most {
+                if expanded > limits.inflated_bytes || *size > most {
                     let limit = format!("at most {most} bytes");
                     return Err(exceeded(&format!("`{name}`, expanded,"), limit, format!("{size} bytes")));
                 }
-                let values = decompress_to_vec_with_limit(&all[place.clone()], *size)
-                    .map_err(|error| malformed(&format!("`{name}`"), error.to_string()))?;
-                if values.len() != *size {
-                    return Err(malformed(&format!("`{name}`"), format!("{} bytes of {size}", values.len())));
-                }
+                let values = inflated(&source, place.clone(), *size)?
+                    .map_err(|found| malformed(&format!("`{name}`"), found))?;
                 entry.check(name, &values)?;
-                npy(array_name, Arc::new(values), limits)?
+                npy(array_name, values.into(), limits)?
             }
         };
         arrays.insert(array_name.to_string(), tensor);
@@ -77,29 +73,26 @@ pub fn npz(bytes: Bytes, limits: &Limits) -> Result<IndexMap<String, Tensor>> {
 }
 
 /// The array in a part of the bytes.
-fn array(name: &str, bytes: Bytes, place: Range<usize>, limits: &Limits) -> Result<Tensor> {
+fn array(name: &str, source: Source, place: Range<usize>, limits: &Limits) -> Result<Tensor> {
     let what = format!("the array `{name}`");
-    let all: &[u8] = &(*bytes).as_ref()[place.clone()];
-    if matches!(all, [0x80, 2..=5, ..]) {
+    let first = source.read(place.start..place.end.min(place.start + MAGIC.len() + 6))?;
+    if matches!(first[..], [0x80, 2..=5, ..]) {
         return Err(crate::pt2::pickle(&what));
     }
-    let rest = all.strip_prefix(MAGIC).ok_or_else(|| malformed(&what, "no magic number of NumPy"))?;
+    let rest = first.strip_prefix(MAGIC).ok_or_else(|| malformed(&what, "no magic number of NumPy"))?;
     let (length, before) = match rest {
         [1, _, a, b, ..] => (usize::from(u16::from_le_bytes([*a, *b])), MAGIC.len() + 4),
         [2 | 3, _, a, b, c, d, ..] => (u32::from_le_bytes([*a, *b, *c, *d]) as usize, MAGIC.len() + 6),
         [version, ..] => return Err(malformed(&what, format!("version {version} of the format"))),
         [] => return Err(malformed(&what, "no version")),
     };
-    if length > limits.json_bytes {
-        return Err(exceeded(
-            &what,
-            format!("a header of at most {} bytes", limits.json_bytes),
-            length.to_string(),
-        ));
-    }
     let start = before + length;
-    let text = all.get(before..start).ok_or_else(|| malformed(&what, "a header that is cut off"))?;
-    let text = std::str::from_utf8(text).map_err(|_| malformed(&what, "a header that is not UTF-8"))?;
+    if start > place.len() {
+        return Err(malformed(&what, "a header that is cut off"));
+    }
+    check_text(&format!("the header of {what}"), length, limits)?;
+    let text = source.read(place.start + before..place.start + start)?;
+    let text = std::str::from_utf8(&text).map_err(|_| malformed(&what, "a header that is not UTF-8"))?;
     let header = Header::read(text).ok_or_else(|| malformed(&what, format!("the header {}", short(text))))?;
     let dtype = dtype(name, &header.descr)?;
     limits.count(&header.shape, &format!("`{name}`"))?;
@@ -125,7 +118,7 @@ fn array(name: &str, bytes: Bytes, place: Range<usize>, limits: &Limits) -> Resu
             ty.shape.iter().map(stride).collect()
         }
     };
-    Tensor::new(name, ty, &strides, 0, bytes, values, limits)
+    Tensor::new(name, ty, &strides, 0, source, values, limits)
 }
 
 fn short(text: &str) -> String {
@@ -233,7 +226,7 @@ mod tests {
     use super::*;
 
     /// A `.npy` file of this version with this dictionary.
-    fn file(version: u8, header: &str, values: &[u8]) -> Bytes {
+    fn file(version: u8, header: &str, values: &[u8]) -> Source {
         let mut bytes = MAGIC.to_vec();
         bytes.extend([version, 0]);
         match version {
@@ -242,7 +235,7 @@ mod tests {
         }
         bytes.extend(header.as_bytes());
         bytes.extend(values);
-        Arc::new(bytes)
+        bytes.into()
     }
 
     fn values(count: usize) -> Vec<u8> {
@@ -258,18 +251,18 @@ mod tests {
         let rows =
             read(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }   \n", &values(6)).unwrap();
         assert_eq!(
-            (&rows.ty.shape[..], rows.literal().to_f64()),
+            (&rows.ty.shape[..], rows.literal().unwrap().to_f64()),
             (&[2, 3][..], vec![0., 1., 2., 3., 4., 5.])
         );
         let columns =
             read(2, "{'shape': (2, 3), 'fortran_order': True, 'descr': \"<f4\"}", &values(6)).unwrap();
-        assert_eq!(columns.literal().to_f64(), [0., 2., 4., 1., 3., 5.]);
+        assert_eq!(columns.literal().unwrap().to_f64(), [0., 2., 4., 1., 3., 5.]);
         let scalar = read(3, "{'descr': '<f4', 'fortran_order': False, 'shape': ()}", &values(1)).unwrap();
-        assert_eq!((scalar.ty.rank(), scalar.literal().to_f64()), (0, vec![0.0]));
+        assert_eq!((scalar.ty.rank(), scalar.literal().unwrap().to_f64()), (0, vec![0.0]));
         let empty = read(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (0, 4)}", &[]).unwrap();
         assert_eq!(empty.ty.shape, [0, 4]);
         let flags = read(1, "{'descr': '|b1', 'fortran_order': False, 'shape': (3,)}", &[0, 1, 2]).unwrap();
-        assert_eq!(flags.literal().to_f64(), [0.0, 1.0, 1.0]);
+        assert_eq!(flags.literal().unwrap().to_f64(), [0.0, 1.0, 1.0]);
     }
 
     #[test]
@@ -287,7 +280,7 @@ mod tests {
         assert_eq!(code("'<f4'", "'shape': (2,)", 2), "E361");
         assert_eq!(code("'<f4'", "'fortran_order': 0, 'shape': (2,)", 2), "E361");
         assert_eq!(code("'<f4'", "'fortran_order': False, 'shape': (-2,)", 2), "E361");
-        let code = |bytes: &[u8]| npy("a", Arc::new(bytes.to_vec()), &Limits::default()).unwrap_err().code;
+        let code = |bytes: &[u8]| npy("a", bytes.to_vec().into(), &Limits::default()).unwrap_err().code;
         assert_eq!(code(b""), "E361");
         assert_eq!(code(b"\x93NUMPY"), "E361");
         assert_eq!(code(b"\x93NUMPY\x09\0\0\0"), "E361");

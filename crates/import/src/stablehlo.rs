@@ -15,7 +15,7 @@
 
 use crate::model::{ImportOptions, ImportedModel};
 use crate::pt2::usual_init;
-use crate::{Limits, fold_padding, mlir, recognise_attention};
+use crate::{Limits, Source, fold_padding, mlir, recognise_attention};
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::port::{LOSS, name_of_user};
@@ -37,14 +37,14 @@ impl StableHlo {
     /// # Errors
     /// E350 if it cannot be read, E358 if it is too large, E140 to E149 with line and column.
     pub fn open(path: &Path, limits: &Limits) -> Result<StableHlo> {
-        let bytes = crate::mapped::map(path)?;
-        let bytes: &[u8] = (*bytes).as_ref();
+        let source = Source::open(path)?;
+        let bytes = source.read(0..source.len())?;
         let unread = |found: String| {
             Diagnostic::new("E350", format!("cannot read {}", path.display()))
                 .expected("a file of MLIR text")
                 .found(found)
         };
-        let text = std::str::from_utf8(bytes).map_err(|error| unread(error.to_string()))?;
+        let text = std::str::from_utf8(&bytes).map_err(|error| unread(error.to_string()))?;
         StableHlo::read(text, &path.display().to_string(), limits)
     }
 

@@ -1,16 +1,15 @@
-//! A tensor in a file: a strided view of bytes that are copied only when they are used.
+//! A tensor in a file: a strided view of bytes that are read only when they are used.
 
 use crate::limits::exceeded;
-use crate::{Bytes, Limits};
+use crate::{Limits, Source, strided};
 use partita_base::{DType, Diagnostic, Result};
-use partita_ir::literal::indices;
 use partita_ir::{Literal, TensorType};
 use partita_nn::Values;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 
-/// A tensor whose elements are in a mapped file or in memory, little-endian.
+/// A tensor whose elements are in a file or in memory, little-endian. Reads fail if the file has changed: E350, or the code
+/// of the kind of its [`Source`].
 #[derive(Clone)]
 pub struct Tensor {
     /// Element type and shape.
@@ -20,7 +19,7 @@ pub struct Tensor {
     /// The bytes from the first to the last element; empty for a tensor whose elements the file
     /// does not have: they are 0.
     place: Range<usize>,
-    bytes: Bytes,
+    source: Source,
 }
 
 impl fmt::Debug for Tensor {
@@ -41,7 +40,7 @@ impl Tensor {
         ty: TensorType,
         strides: &[usize],
         offset: usize,
-        bytes: Bytes,
+        source: Source,
         place: Range<usize>,
         limits: &Limits,
     ) -> Result<Tensor> {
@@ -58,7 +57,7 @@ impl Tensor {
         let count = limits.count(&ty.shape, &format!("`{name}`"))?;
         if place.is_empty() || count == 0 {
             let place = place.start..place.start;
-            return Ok(Tensor { ty, strides: strides.to_vec(), place, bytes });
+            return Ok(Tensor { ty, strides: strides.to_vec(), place, source });
         }
         let size = ty.dtype.size_bytes();
         let last = ty.shape.iter().zip(strides).try_fold(0usize, |last, (&extent, &stride)| {
@@ -68,7 +67,7 @@ impl Tensor {
         let end = last
             .and_then(|last| last.checked_add(offset))
             .and_then(|last| last.checked_add(1)?.checked_mul(size)?.checked_add(place.start));
-        let found = place.end <= (*bytes).as_ref().len() && end.is_some_and(|end| end <= place.end);
+        let found = place.end <= source.len() && end.is_some_and(|end| end <= place.end);
         let (Some(first), Some(end), true) = (first_byte, end, found) else {
             return Err(wrong(
                 format!("{ty} from element {offset} with strides {strides:?}"),
@@ -79,14 +78,14 @@ impl Tensor {
             let limit = format!("at most {} bytes of repeated elements", limits.expanded_bytes);
             return Err(exceeded(&format!("`{name}`"), limit, format!("{ty} in {} bytes", place.len())));
         }
-        Ok(Tensor { ty, strides: strides.to_vec(), place: first..end, bytes })
+        Ok(Tensor { ty, strides: strides.to_vec(), place: first..end, source })
     }
 
     /// A tensor whose elements are all of `place`, row by row. E354 if their number differs.
     pub fn dense(
         name: &str,
         ty: TensorType,
-        bytes: Bytes,
+        source: Source,
         place: Range<usize>,
         limits: &Limits,
     ) -> Result<Tensor> {
@@ -99,13 +98,13 @@ impl Tensor {
                 .help("the file is damaged: save it again, or copy it again"));
         }
         let strides = ty.strides();
-        Tensor::new(name, ty, &strides, 0, bytes, place, limits)
+        Tensor::new(name, ty, &strides, 0, source, place, limits)
     }
 
     /// Whether both are the same view of the same bytes: two names of one tensor.
     pub fn is_same_view(&self, other: &Tensor) -> bool {
         (&self.ty, &self.strides, &self.place) == (&other.ty, &other.strides, &other.place)
-            && std::ptr::addr_eq(self.bytes.as_ref(), other.bytes.as_ref())
+            && self.source.is(&other.source)
             && !self.place.is_empty()
     }
 
@@ -116,7 +115,7 @@ impl Tensor {
 
     /// Whether both share bytes.
     pub fn overlaps(&self, other: &Tensor) -> bool {
-        std::ptr::addr_eq(self.bytes.as_ref(), other.bytes.as_ref())
+        self.source.is(&other.source)
             && self.place.start < other.place.end
             && other.place.start < self.place.end
     }
@@ -151,41 +150,87 @@ impl Tensor {
         part
     }
 
-    /// The bytes of a file, given by [`Weights::of_file`](crate::Weights::of_file), that are the elements row by row. `None`
-    /// if they are in memory, or in another order.
-    pub fn place_in(&self, file: &Bytes) -> Option<Range<usize>> {
-        let is_dense = self.ty.bytes() == self.place.len() && self.strides == self.ty.strides()[..];
-        (Arc::ptr_eq(&self.bytes, file) && is_dense).then(|| self.place.clone())
+    /// Whether the elements are stored row by row, without gaps.
+    pub fn is_dense(&self) -> bool {
+        self.ty.bytes() == self.place.len() && self.strides == self.ty.strides()[..]
     }
 
-    /// Tensors joined along the first dimension, copied; `None` if their other extents or their
-    /// element types differ.
-    pub fn joined(parts: &[Tensor]) -> Option<Tensor> {
-        let first = parts.first()?;
+    /// The same elements in memory, row by row.
+    ///
+    /// # Errors
+    /// E350 if the file has changed.
+    pub fn loaded(&self) -> Result<Tensor> {
+        let mut bytes = vec![0; self.ty.bytes()];
+        self.read(&mut bytes)?;
+        Ok(Tensor::of_bytes(self.ty.clone(), bytes))
+    }
+
+    /// The tensor of these bytes, row by row.
+    fn of_bytes(ty: TensorType, bytes: Vec<u8>) -> Tensor {
+        Tensor { strides: ty.strides().to_vec(), ty, place: 0..bytes.len(), source: bytes.into() }
+    }
+
+    /// Tensors joined along the first dimension, copied; `None` if their other extents or their element types differ, or if
+    /// they are scalars.
+    ///
+    /// # Errors
+    /// E350 if the file of one has changed.
+    pub fn joined(parts: &[Tensor]) -> Result<Option<Tensor>> {
+        let Some(first) = parts.first() else { return Ok(None) };
         let fits = |t: &Tensor| {
             t.ty.dtype == first.ty.dtype && t.ty.rank() > 0 && t.ty.shape[1..] == first.ty.shape[1..]
         };
         if !parts.iter().all(fits) {
-            return None;
+            return Ok(None);
         }
         let mut ty = first.ty.clone();
         ty.shape[0] = parts.iter().map(|part| part.ty.shape[0]).sum();
-        let mut joined: Vec<u8> = Vec::with_capacity(ty.bytes());
-        parts.iter().for_each(|part| joined.extend_from_slice(&part.literal().bytes()));
-        let (place, strides) = (0..joined.len(), ty.strides());
-        Some(Tensor { ty, strides, place, bytes: Arc::new(joined) })
+        let mut joined = vec![0; ty.bytes()];
+        let mut rest = &mut joined[..];
+        for part in parts {
+            let (own, others) = rest.split_at_mut(part.ty.bytes());
+            part.read(own)?;
+            rest = others;
+        }
+        Ok(Some(Tensor::of_bytes(ty, joined)))
     }
 
     /// All elements, copied.
-    pub fn literal(&self) -> Literal {
+    ///
+    /// # Errors
+    /// E350 if the file has changed.
+    pub fn literal(&self) -> Result<Literal> {
         self.window(&vec![0; self.ty.rank()], &self.ty.shape)
     }
 
     /// The elements of the box of `extent` at `offset`, copied.
     ///
+    /// # Errors
+    /// E350 if the file has changed.
+    ///
     /// # Panics
     /// If the box is not within the tensor.
-    pub fn window(&self, offset: &[usize], extent: &[usize]) -> Literal {
+    pub fn window(&self, offset: &[usize], extent: &[usize]) -> Result<Literal> {
+        self.expect_within(offset, extent);
+        let ty = self.ty.with_shape(extent);
+        if self.place.is_empty() || ty.element_count() == 0 {
+            return Ok(Literal::splat(&ty, 0.0));
+        }
+        Literal::written(&ty, |into| self.fill(offset, extent, into))
+    }
+
+    /// Fills `into` with all elements, row by row.
+    ///
+    /// # Errors
+    /// E350 if the file has changed.
+    ///
+    /// # Panics
+    /// If `into` has another size.
+    pub fn read(&self, into: &mut [u8]) -> Result<()> {
+        self.fill(&vec![0; self.ty.rank()], &self.ty.shape, into)
+    }
+
+    fn expect_within(&self, offset: &[usize], extent: &[usize]) {
         let within =
             |((&o, &e), &n): ((&usize, &usize), &usize)| o.checked_add(e).is_some_and(|end| end <= n);
         assert!(
@@ -193,34 +238,28 @@ impl Tensor {
             "{extent:?} at {offset:?} of {}",
             self.ty
         );
-        let ty = self.ty.with_shape(extent);
-        if self.place.is_empty() || ty.element_count() == 0 {
-            return Literal::splat(&ty, 0.0);
+    }
+
+    /// Fills `into` with the box of `extent` at `offset`, which is within the tensor.
+    fn fill(&self, offset: &[usize], extent: &[usize], into: &mut [u8]) -> Result<()> {
+        let size = self.ty.dtype.size_bytes();
+        assert_eq!(into.len(), extent.iter().product::<usize>() * size, "bytes of {extent:?} of {}", self.ty);
+        if self.place.is_empty() {
+            into.fill(0);
+            return Ok(());
         }
-        let size = ty.dtype.size_bytes();
-        let source = &(*self.bytes).as_ref()[self.place.clone()];
-        let first: usize = offset.iter().zip(&self.strides).map(|(o, s)| o * s).sum();
-        // Trailing dimensions that are dense in the file are copied as one run.
-        let mut run = 1;
-        let mut outer = extent.len();
-        while outer > 0 && (self.strides[outer - 1] == run || extent[outer - 1] == 1) {
-            run *= extent[outer - 1];
-            outer -= 1;
+        let before: usize = offset.iter().zip(&self.strides).map(|(o, s)| o * s).sum();
+        let first = self.place.start + before * size;
+        self.source.reading(|pieces| strided::copy(pieces, (size, first), (extent, &self.strides), into))?;
+        if self.ty.dtype == DType::Bool {
+            into.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
         }
-        let mut bytes = Vec::with_capacity(ty.bytes());
-        for index in indices(&extent[..outer]) {
-            let at = first + index.iter().zip(&self.strides).map(|(i, s)| i * s).sum::<usize>();
-            bytes.extend_from_slice(&source[at * size..(at + run) * size]);
-        }
-        if ty.dtype == DType::Bool {
-            bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
-        }
-        Literal::from_bytes(&ty, &bytes).unwrap_or_else(|| Literal::splat(&ty, 0.0))
+        Ok(())
     }
 }
 
 impl Values for Tensor {
-    fn window(&self, offset: &[usize], extent: &[usize]) -> Literal {
+    fn window(&self, offset: &[usize], extent: &[usize]) -> Result<Literal> {
         Tensor::window(self, offset, extent)
     }
 }
@@ -229,8 +268,8 @@ impl Values for Tensor {
 mod tests {
     use super::*;
 
-    fn numbers(count: usize) -> Bytes {
-        Arc::new((0..count).flat_map(|i| (i as f32).to_le_bytes()).collect::<Vec<u8>>())
+    fn numbers(count: usize) -> Source {
+        (0..count).flat_map(|i| (i as f32).to_le_bytes()).collect::<Vec<u8>>().into()
     }
 
     fn view(shape: &[usize], strides: &[usize], offset: usize, count: usize) -> Result<Tensor> {
@@ -241,14 +280,14 @@ mod tests {
     #[test]
     fn strides_and_offsets_are_honoured() {
         let transposed = view(&[3, 2], &[1, 3], 0, 6).unwrap();
-        assert_eq!(transposed.literal().to_f64(), [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
-        assert_eq!(transposed.window(&[1, 0], &[2, 1]).to_f64(), [1.0, 2.0]);
+        assert_eq!(transposed.literal().unwrap().to_f64(), [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
+        assert_eq!(transposed.window(&[1, 0], &[2, 1]).unwrap().to_f64(), [1.0, 2.0]);
         let part = view(&[2, 2], &[3, 1], 1, 6).unwrap();
-        assert_eq!(part.literal().to_f64(), [1.0, 2.0, 4.0, 5.0]);
-        assert_eq!(view(&[2, 2], &[0, 1], 0, 2).unwrap().literal().to_f64(), [0.0, 1.0, 0.0, 1.0]);
-        assert_eq!(view(&[], &[], 3, 4).unwrap().literal().to_f64(), [3.0]);
+        assert_eq!(part.literal().unwrap().to_f64(), [1.0, 2.0, 4.0, 5.0]);
+        assert_eq!(view(&[2, 2], &[0, 1], 0, 2).unwrap().literal().unwrap().to_f64(), [0.0, 1.0, 0.0, 1.0]);
+        assert_eq!(view(&[], &[], 3, 4).unwrap().literal().unwrap().to_f64(), [3.0]);
         let absent = view(&[2], &[1], 0, 0).unwrap();
-        assert_eq!((absent.literal().to_f64(), absent.has_values()), (vec![0.0, 0.0], false));
+        assert_eq!((absent.literal().unwrap().to_f64(), absent.has_values()), (vec![0.0, 0.0], false));
     }
 
     #[test]

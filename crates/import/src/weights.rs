@@ -1,20 +1,19 @@
 //! Tensors by name: safetensors files, in one file or in shards with an index; NumPy's files by their ending.
 //!
-//! A file is a length, a JSON header and the bytes of all tensors. The header is checked when a file
-//! is opened; the tensors are mapped. Names are kept as they are in the file.
+//! A file is a length, a JSON header and the bytes of all tensors. The header is read and checked when a file is opened;
+//! tensors are read where they are used. Names are kept as they are in the file.
 
-use crate::limits::exceeded;
-use crate::{Bytes, Limits, Tensor, numpy};
+use crate::source::{check_text, located};
+use crate::{Limits, Source, Tensor, numpy};
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::{Literal, TensorType};
-use safetensors::SafeTensors;
-use safetensors::tensor::{Dtype, TensorView};
+use safetensors::tensor::{Dtype, Metadata, TensorView};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Tensors by name, mapped from one or more files, sorted by name.
+/// Tensors by name, of one or more files, sorted by name.
 #[derive(Clone, Debug, Default)]
 pub struct Weights {
     tensors: IndexMap<String, Tensor>,
@@ -30,6 +29,9 @@ struct Index {
 
 const INDEX: &str = "model.safetensors.index.json";
 const SINGLE: &str = "model.safetensors";
+
+/// Of a checkpoint in more shards, each is opened again for a read: a process may hold about a thousand files.
+const MAX_OPEN_FILES: usize = 256;
 
 fn malformed(what: &str, found: impl Into<String>) -> Box<Diagnostic> {
     Diagnostic::new("E361", format!("{what} cannot be read"))
@@ -81,23 +83,15 @@ fn stored_dtype(dtype: DType) -> Option<Dtype> {
     })
 }
 
-/// An error with the file that it is about.
-fn located(path: &Path, mut error: Box<Diagnostic>) -> Box<Diagnostic> {
-    error.at = Some(match error.at.take() {
-        Some(at) => format!("{}: {at}", path.display()),
-        None => path.display().to_string(),
-    });
-    error
-}
-
 impl Weights {
     /// Opens a file, an index (`*.index.json`), or a folder that contains `model.safetensors` or its
     /// index. `.npz` files are read as NumPy writes them; a `.npy` file is one tensor with the name of
-    /// the file. The files must not change while they are open.
+    /// the file. A file that is replaced while its tensors are in use is read on as it was; one that is truncated or written
+    /// in place gives E350 where a tensor is read, and so does a replaced one of more than 256 shards.
     ///
     /// # Errors
-    /// E350 if a file cannot be read, E361 for a damaged one, E351 for a damaged archive, E354 for an element type without
-    /// arithmetic, E352 for a pickle, E358 if a limit is exceeded.
+    /// E350 if a file cannot be read or changes meanwhile, E361 for a damaged one, E351 for a damaged archive, E354 for an
+    /// element type without arithmetic, E352 for a pickle, E358 if a limit is exceeded.
     pub fn open(path: &Path, limits: &Limits) -> Result<Weights> {
         if path.is_dir() {
             let index = path.join(INDEX);
@@ -107,49 +101,57 @@ impl Weights {
         if path.extension().is_some_and(|extension| extension == "json") {
             return Weights::sharded(path, limits).map_err(|error| located(path, error));
         }
-        Weights::of_file(path, limits).map(|(weights, _)| weights)
+        Weights::of_file(path, Source::open(path)?, limits)
     }
 
-    /// Opens one file, and gives its bytes too: see [`Tensor::place_in`]. Errors as [`Weights::open`].
-    pub fn of_file(path: &Path, limits: &Limits) -> Result<(Weights, Bytes)> {
-        let bytes = crate::mapped::map(path)?;
+    /// Reads the one file that was opened from `path`, whose ending says its kind. Errors as [`Weights::open`], or those of
+    /// the source.
+    pub fn of_file(path: &Path, source: Source, limits: &Limits) -> Result<Weights> {
         let weights = match path.extension().and_then(|extension| extension.to_str()) {
-            Some("npz") => numpy::npz(bytes.clone(), limits).map(|tensors| Weights { tensors }),
+            Some("npz") => numpy::npz(source, limits).map(|tensors| Weights { tensors }),
             Some("npy") => {
                 let name =
                     path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-                numpy::npy(&name, bytes.clone(), limits)
+                numpy::npy(&name, source, limits)
                     .map(|array| Weights { tensors: IndexMap::from([(name, array)]) })
             }
-            _ => Weights::read(bytes.clone(), limits),
+            _ => Weights::read(source, limits),
         };
         let mut weights = weights.map_err(|error| located(path, error))?;
         weights.tensors.sort_keys();
-        Ok((weights, bytes))
+        Ok(weights)
     }
 
-    /// Reads one file from bytes. Errors as [`Weights::open`].
-    pub fn read(bytes: Bytes, limits: &Limits) -> Result<Weights> {
-        let all: &[u8] = (*bytes).as_ref();
-        if let Some(length) = all.first_chunk::<8>() {
-            let length = u64::from_le_bytes(*length);
-            if length > limits.json_bytes as u64 && length <= all.len() as u64 {
-                let limit = format!("at most {} bytes", limits.json_bytes);
-                return Err(exceeded("the header", limit, format!("{length} bytes")));
-            }
-        }
-        let (start, header) = SafeTensors::read_metadata(all).map_err(|error| match all {
+    /// Reads the header of one safetensors file. Errors as [`Weights::open`].
+    pub fn read(source: Source, limits: &Limits) -> Result<Weights> {
+        const WHAT: &str = "the file";
+        let first = source.read(0..8)?.into_owned();
+        let refused = |found: String| match first[..] {
             // A header of the right length may begin with the same bytes, so they count only now.
-            [0x80, 2..=5, ..] => crate::pt2::pickle("the file"),
+            [0x80, 2..=5, ..] => crate::pt2::pickle(WHAT),
             [b'P', b'K', 3, 4, ..] => crate::pt2::pickle("the archive, a checkpoint of `torch.save`,"),
-            _ => malformed("the file", error.to_string()),
-        })?;
-        let start = start.saturating_add(8);
+            _ => malformed(WHAT, found),
+        };
+        let Some(length) = first.first_chunk::<8>() else {
+            return Err(refused(format!("{} bytes, without the length of a header", first.len())));
+        };
+        let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
+        let start = length.saturating_add(8);
+        if start > source.len() {
+            return Err(refused(format!("{} bytes, of which the header would take {start}", source.len())));
+        }
+        check_text("the header", length, limits)?;
+        let header: Metadata =
+            serde_json::from_slice(&source.read(8..start)?).map_err(|error| refused(error.to_string()))?;
+        if start.checked_add(header.data_len()) != Some(source.len()) {
+            let (held, stated) = (source.len() - start, header.data_len());
+            return Err(refused(format!("{held} bytes of tensors, {stated} by the header")));
+        }
         let mut tensors = IndexMap::new();
         for (name, info) in header.tensors() {
             let ty = TensorType::new(dtype(&name, info.dtype)?, info.shape.clone());
             let place = start + info.data_offsets.0..start + info.data_offsets.1;
-            let tensor = Tensor::dense(&name, ty, bytes.clone(), place, limits)?;
+            let tensor = Tensor::dense(&name, ty, source.clone(), place, limits)?;
             tensors.insert(name, tensor);
         }
         tensors.sort_keys();
@@ -157,16 +159,13 @@ impl Weights {
     }
 
     fn sharded(path: &Path, limits: &Limits) -> Result<Weights> {
-        let text = crate::mapped::map(path)?;
-        let text: &[u8] = (*text).as_ref();
-        if text.len() > limits.json_bytes {
-            let limit = format!("at most {} bytes", limits.json_bytes);
-            return Err(exceeded("the index", limit, format!("{} bytes", text.len())));
-        }
+        let source = Source::open(path)?;
+        let text = source.text("the index", limits)?;
         let index: Index =
-            serde_json::from_slice(text).map_err(|error| malformed("the index", error.to_string()))?;
+            serde_json::from_slice(&text).map_err(|error| malformed("the index", error.to_string()))?;
         let folder = path.parent().unwrap_or(Path::new("."));
         let files: BTreeSet<&String> = index.weight_map.values().collect();
+        let keeps = files.len() <= MAX_OPEN_FILES;
         let mut shards: BTreeMap<&String, Weights> = BTreeMap::new();
         for file in files {
             // A shard is a file beside its index.
@@ -178,7 +177,8 @@ impl Weights {
                     format!("a shard named {file:?}, which could be a file elsewhere"),
                 ));
             }
-            shards.insert(file, Weights::read(crate::mapped::map(&folder.join(file))?, limits)?);
+            let source = Source::open_and(&folder.join(file), keeps)?;
+            shards.insert(file, Weights::read(source, limits)?);
         }
         let mut tensors = IndexMap::new();
         for (name, file) in &index.weight_map {

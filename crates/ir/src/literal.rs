@@ -389,6 +389,43 @@ impl Literal {
         Some(Literal { ty: ty.clone(), data })
     }
 
+    /// As [`Literal::from_bytes`], of bytes that `write` puts where the elements are: it gets zeros, [`TensorType::bytes`]
+    /// of them.
+    ///
+    /// # Errors
+    /// Those of `write`.
+    pub fn written<E>(ty: &TensorType, write: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<Literal, E> {
+        fn fill<T: bytemuck::Pod, E>(
+            count: usize,
+            write: impl FnOnce(&mut [u8]) -> Result<(), E>,
+        ) -> Result<Vec<T>, E> {
+            let mut elements = vec![T::zeroed(); count];
+            write(bytemuck::cast_slice_mut(&mut elements))?;
+            Ok(elements)
+        }
+        let count = ty.element_count();
+        let data = match ty.dtype {
+            DType::I8 => Storage::I8(fill(count, write)?),
+            DType::I16 => Storage::I16(fill(count, write)?),
+            DType::I32 => Storage::I32(fill(count, write)?),
+            DType::I64 => Storage::I64(fill(count, write)?),
+            DType::U8 => Storage::U8(fill(count, write)?),
+            DType::U16 => Storage::U16(fill(count, write)?),
+            DType::U32 => Storage::U32(fill(count, write)?),
+            DType::U64 => Storage::U64(fill(count, write)?),
+            DType::F16 => Storage::F16(fill(count, write)?),
+            DType::BF16 => Storage::BF16(fill(count, write)?),
+            DType::F32 => Storage::F32(fill(count, write)?),
+            DType::F64 => Storage::F64(fill(count, write)?),
+            // Their elements are no numbers as they are in bytes.
+            DType::Bool | DType::Inert(_) => {
+                let bytes: Vec<u8> = fill(ty.bytes(), write)?;
+                return Ok(Literal::from_bytes(ty, &bytes).expect("the bytes of the type"));
+            }
+        };
+        Ok(Literal { ty: ty.clone(), data })
+    }
+
     /// The box of extents `shape` at `offset`.
     pub fn window(&self, offset: &[usize], shape: &[usize]) -> Literal {
         let strides = self.ty.strides();
@@ -496,6 +533,21 @@ mod tests {
         let from_int = |value| Literal::from_i128(&TensorType::scalar(DType::BF16), [value].into_iter());
         assert_eq!(from_int((1 << 40) + (1 << 32) + 1).to_f64(), [(1u64 << 40) as f64 + (1u64 << 33) as f64]);
         assert_eq!(from_int((1 << 40) + (1 << 32)).to_f64(), [(1u64 << 40) as f64]);
+    }
+
+    #[test]
+    fn elements_that_are_written_in_place_are_those_of_their_bytes() {
+        for dtype in DType::ALL {
+            let ty = TensorType::new(dtype, [3, 2]);
+            let value = Literal::from_f64(&ty, [0.0, 1.0, 1.0, 0.0, 1.0, 0.0].into_iter());
+            let written = Literal::written(&ty, |into| {
+                assert!(into.len() == ty.bytes() && into.iter().all(|&byte| byte == 0));
+                into.copy_from_slice(&value.bytes());
+                Ok::<(), ()>(())
+            });
+            assert_eq!(written, Ok(value));
+            assert_eq!(Literal::written(&ty, |_| Err("refused")), Err("refused"));
+        }
     }
 
     #[test]

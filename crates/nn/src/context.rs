@@ -35,12 +35,18 @@ impl ParamSpec {
     }
 
     /// The full initial tensor.
-    pub fn initial(&self, seed: u64) -> Literal {
+    ///
+    /// # Errors
+    /// E350 if its values are in a file that has changed.
+    pub fn initial(&self, seed: u64) -> Result<Literal> {
         self.initial_shard(seed, &vec![0; self.ty.rank()], &self.ty.shape)
     }
 
     /// The box of `extent` at `offset` of the initial tensor, equal to that part of [`ParamSpec::initial`].
-    pub fn initial_shard(&self, seed: u64, offset: &[usize], extent: &[usize]) -> Literal {
+    ///
+    /// # Errors
+    /// As [`ParamSpec::initial`].
+    pub fn initial_shard(&self, seed: u64, offset: &[usize], extent: &[usize]) -> Result<Literal> {
         Initializer::new(KernelOptions::default(), seed).literal(self, offset, extent)
     }
 }

@@ -8,6 +8,7 @@
 use crate::context::ParamSpec;
 use crate::init::{Cut, Init, symmetric};
 use crate::random::key;
+use partita_base::Result;
 use partita_ir::literal::Rounded;
 use partita_ir::{Literal, Storage, with_storage};
 use partita_kernels::{InverseErf, KernelOptions, symmetric_draws};
@@ -37,16 +38,25 @@ impl Initializer {
     /// Writes the box of `extent` at `offset` of a parameter's initial value into every target, as
     /// dense row-major bytes.
     ///
+    /// # Errors
+    /// E350 if its values are in a file that has changed.
+    ///
     /// # Panics
     /// If a target has another size.
-    pub fn fill(&self, spec: &ParamSpec, offset: &[usize], extent: &[usize], targets: Vec<&mut [u8]>) {
+    pub fn fill(
+        &self,
+        spec: &ParamSpec,
+        offset: &[usize],
+        extent: &[usize],
+        targets: Vec<&mut [u8]>,
+    ) -> Result<()> {
         let cut = Cut { shape: &spec.ty.shape, offset, extent };
         let (count, size) = (cut.element_count(), spec.ty.dtype.size_bytes());
         targets.iter().for_each(|target| assert_eq!(target.len(), count * size, "bytes of {}", spec.ty));
         if let Some(stored) = &spec.stored {
-            let values = stored.window(offset, extent);
+            let values = stored.window(offset, extent)?;
             targets.into_iter().for_each(|target| target.copy_from_slice(&values.bytes()));
-            return;
+            return Ok(());
         }
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
         let workers = cores.min(count.div_ceil(16 * BLOCK)).max(1);
@@ -66,6 +76,7 @@ impl Initializer {
                 }
             }
         });
+        Ok(())
     }
 
     /// Elements `range` of a box, block by block.
@@ -110,11 +121,12 @@ impl Initializer {
     }
 
     /// The box of `extent` at `offset` of a parameter's initial value.
-    pub fn literal(&self, spec: &ParamSpec, offset: &[usize], extent: &[usize]) -> Literal {
+    ///
+    /// # Errors
+    /// As [`Initializer::fill`].
+    pub fn literal(&self, spec: &ParamSpec, offset: &[usize], extent: &[usize]) -> Result<Literal> {
         let ty = spec.ty.with_shape(extent);
-        let mut bytes = vec![0; ty.bytes()];
-        self.fill(spec, offset, extent, vec![&mut bytes]);
-        Literal::from_bytes(&ty, &bytes).expect("the bytes fill the shape")
+        Literal::written(&ty, |bytes| self.fill(spec, offset, extent, vec![bytes]))
     }
 }
 
@@ -182,7 +194,7 @@ mod tests {
                     for options in KernelOptions::levels() {
                         let mut copies = vec![vec![0; expected.ty.bytes()]; 2];
                         let targets = copies.iter_mut().map(Vec::as_mut_slice).collect();
-                        Initializer::new(options, 11).fill(&spec, &offset, &extent, targets);
+                        Initializer::new(options, 11).fill(&spec, &offset, &extent, targets).unwrap();
                         assert!(
                             copies.iter().all(|copy| copy[..] == *expected.bytes()),
                             "{init:?} {dtype} {options:?}"
@@ -193,9 +205,9 @@ mod tests {
         }
         let empty =
             ParamSpec { ty: TensorType::new(DType::F32, [0, 3]), init: inits[0], stream: 5, stored: None };
-        assert_eq!(empty.initial(0).data.len(), 0);
+        assert_eq!(empty.initial(0).unwrap().data.len(), 0);
         let values = Literal::from_f64(&TensorType::new(DType::F32, [2, 3]), (0..6).map(f64::from));
         let kept = ParamSpec::stored("kept", values.ty.clone(), values);
-        assert_eq!(kept.initial_shard(0, &[1, 1], &[1, 2]).to_f64(), [4.0, 5.0]);
+        assert_eq!(kept.initial_shard(0, &[1, 1], &[1, 2]).unwrap().to_f64(), [4.0, 5.0]);
     }
 }

@@ -4,6 +4,7 @@ use crate::context::ParamSpec;
 use crate::init::Init;
 use crate::initializer::Initializer;
 use indexmap::IndexMap;
+use partita_base::Result;
 use partita_ir::{Graph, Literal, Role};
 use partita_kernels::KernelOptions;
 
@@ -47,31 +48,34 @@ impl Model {
     }
 
     /// The full initial value of every parameter and state, in the order of [`Model::kept`].
-    pub fn initial(&self, seed: u64) -> IndexMap<String, Literal> {
+    ///
+    /// # Errors
+    /// E350 if values are in a file that has changed.
+    pub fn initial(&self, seed: u64) -> Result<IndexMap<String, Literal>> {
         let initializer = Initializer::new(KernelOptions::default(), seed);
-        self.kept().map(|(name, spec)| (name.clone(), whole(&initializer, spec))).collect()
+        self.kept().map(|(name, spec)| Ok((name.clone(), whole(&initializer, spec)?))).collect()
     }
 
     /// [`Model::initial`] for comparing two runs of a step: stored floats that are all zero, which would hide a term that
-    /// counts twice, are drawn.
-    pub fn trial(&self, seed: u64) -> IndexMap<String, Literal> {
+    /// counts twice, are drawn. Errors as there.
+    pub fn trial(&self, seed: u64) -> Result<IndexMap<String, Literal>> {
         let initializer = Initializer::new(KernelOptions::default(), seed);
         let value = |spec: &ParamSpec| {
-            let value = whole(&initializer, spec);
+            let value = whole(&initializer, spec)?;
             let is_zero = spec.ty.dtype.is_float() && value.to_f64().iter().all(|&number| number == 0.0);
             match is_zero && spec.stored.is_some() {
                 true => whole(
                     &initializer,
                     &ParamSpec { init: Init::Normal { std: 0.02 }, stored: None, ..spec.clone() },
                 ),
-                false => value,
+                false => Ok(value),
             }
         };
-        self.kept().map(|(name, spec)| (name.clone(), value(spec))).collect()
+        self.kept().map(|(name, spec)| Ok((name.clone(), value(spec)?))).collect()
     }
 }
 
 /// The whole initial tensor.
-fn whole(initializer: &Initializer, spec: &ParamSpec) -> Literal {
+fn whole(initializer: &Initializer, spec: &ParamSpec) -> Result<Literal> {
     initializer.literal(spec, &vec![0; spec.ty.rank()], &spec.ty.shape)
 }

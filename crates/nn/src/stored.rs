@@ -1,5 +1,6 @@
 //! Initial values that are stored, such as in a file of weights, and not drawn.
 
+use partita_base::Result;
 use partita_ir::Literal;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -8,9 +9,12 @@ use std::sync::Arc;
 pub trait Values: Debug + Send + Sync {
     /// The elements of the box of `extent` at `offset`, row by row.
     ///
+    /// # Errors
+    /// E350 if they are in a file that has changed.
+    ///
     /// # Panics
     /// If the box is not within the tensor.
-    fn window(&self, offset: &[usize], extent: &[usize]) -> Literal;
+    fn window(&self, offset: &[usize], extent: &[usize]) -> Result<Literal>;
 }
 
 /// Shared [`Values`]. Equal if they are the same values, not if they have the same elements.
@@ -25,9 +29,12 @@ impl Stored {
 
     /// See [`Values::window`].
     ///
+    /// # Errors
+    /// E350 if they are in a file that has changed.
+    ///
     /// # Panics
     /// If the box is not within the tensor.
-    pub fn window(&self, offset: &[usize], extent: &[usize]) -> Literal {
+    pub fn window(&self, offset: &[usize], extent: &[usize]) -> Result<Literal> {
         self.0.window(offset, extent)
     }
 }
@@ -39,7 +46,7 @@ impl PartialEq for Stored {
 }
 
 impl Values for Literal {
-    fn window(&self, offset: &[usize], extent: &[usize]) -> Literal {
-        Literal::window(self, offset, extent)
+    fn window(&self, offset: &[usize], extent: &[usize]) -> Result<Literal> {
+        Ok(Literal::window(self, offset, extent))
     }
 }

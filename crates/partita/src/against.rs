@@ -38,7 +38,7 @@ impl Session {
         let part = if model.is_step() { Part::Step } else { Part::Gradients };
         let built = session.build_compared(&model, part, runner)?;
         let mut tensors = zero_states(&built.step);
-        tensors.extend(model.initial(session.config().train.seed));
+        tensors.extend(model.initial(session.config().train.seed)?);
         for (name, value) in &mut tensors {
             let mut aliases = model.ties.iter().filter(|(_, of)| of == name).map(|(alias, _)| alias.as_str());
             if let Some(given) = of_input(name).or_else(|| aliases.find_map(of_input)) {

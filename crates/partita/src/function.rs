@@ -121,12 +121,12 @@ impl Function {
                             error.help = did_you_mean(own, types.iter().map(|(name, _)| *name));
                             return Err(error);
                         };
-                        given[at] = Some(fitting(tensor.literal(), own, types[at].1)?);
+                        given[at] = Some(fitting(tensor.literal()?, own, types[at].1)?);
                     }
                 }
                 Some("npy") => {
                     let tensors = Weights::open(path, &Limits::default())?;
-                    let tensor = tensors.iter().next().expect("a file of one array").1.literal();
+                    let tensor = tensors.iter().next().expect("a file of one array").1.literal()?;
                     given[free.expect("found above")] = Some(fitting(tensor, name, ty)?);
                 }
                 _ => given[free.expect("found above")] = Some(numbers(text, name, ty)?),

@@ -35,7 +35,7 @@ impl PlannedStep {
     /// device the step was built for.
     ///
     /// # Errors
-    /// What lowering and the runner say.
+    /// What lowering and the runner say, and [`PlannedStep::initialize`].
     pub fn new(built: &Built, model: &Model, seed: u64, options: RunnerOptions) -> Result<PlannedStep> {
         let mut step = PlannedStep::uninitialized(built, seed, options)?;
         step.initialize(model, seed)?;
@@ -55,7 +55,8 @@ impl PlannedStep {
     /// Gives every parameter and state of the model its initial value for this seed.
     ///
     /// # Errors
-    /// E414 where the step has no parameter of the name, E415 where it has another type.
+    /// E414 where the step has no parameter of the name, E415 where it has another type, E350 where its values are in a file
+    /// that has changed.
     pub fn initialize(&mut self, model: &Model, seed: u64) -> Result<()> {
         let initializer = Initializer::new(self.kernel_options, seed);
         model.kept().try_for_each(|(name, spec)| self.start_parameter(name, spec, &initializer))
@@ -65,7 +66,7 @@ impl PlannedStep {
     fn start_parameter(&mut self, name: &str, spec: &ParamSpec, initializer: &Initializer) -> Result<()> {
         let ParamSpec { ty, .. } = spec;
         self.train_loop.fill_state_tensor(name, ty.dtype, &ty.shape, |offset, extent, targets| {
-            initializer.fill(spec, offset, extent, targets);
+            initializer.fill(spec, offset, extent, targets)
         })
     }
 

@@ -201,7 +201,7 @@ pub fn export(session: &Session, form: Form, from: Option<&Saved>) -> Result<Xla
                 None => vec![(name, value)],
                 Some(pieces) => pieces.split(&value),
             };
-            let initial = model.initial(config.train.seed).into_iter().flat_map(split);
+            let initial = model.initial(config.train.seed)?.into_iter().flat_map(split);
             initial.map(|(name, value)| (name, tensor_data(&value))).collect()
         }
     };

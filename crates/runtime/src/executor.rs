@@ -385,17 +385,16 @@ impl Runner {
     /// in that order.
     ///
     /// # Errors
-    /// E414 for an unknown name.
+    /// E414 for an unknown name, and those of `fill`.
     pub fn fill_inputs(
         &mut self,
         ranks: &[usize],
         name: &str,
-        fill: impl FnOnce(Vec<&mut [u8]>),
+        fill: impl FnOnce(Vec<&mut [u8]>) -> Result<()>,
     ) -> Result<()> {
         let places = ranks.iter().map(|&rank| self.place(rank, name, true));
         let mut places = places.collect::<Result<Vec<_>>>()?;
-        fill(places.iter_mut().map(|(program, buffer, guard)| guard.place(program, *buffer)).collect());
-        Ok(())
+        fill(places.iter_mut().map(|(program, buffer, guard)| guard.place(program, *buffer)).collect())
     }
 
     /// Reads an input; after a step, the value that replaced it.

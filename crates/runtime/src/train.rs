@@ -460,6 +460,7 @@ impl TrainLoop {
                     for target in targets {
                         sharded::scatter_into(bytes, *dtype, shape, sharding, mesh, position, target);
                     }
+                    Ok(())
                 })?;
             }
         }
@@ -499,13 +500,13 @@ impl TrainLoop {
     /// a shard's offset, its extent and the bytes of every rank that holds it.
     ///
     /// # Errors
-    /// E414 for an unknown name, E415 for another shape or type.
+    /// E414 for an unknown name, E415 for another shape or type, and those of `fill`.
     pub fn fill_tensor(
         &mut self,
         name: &str,
         dtype: DType,
         shape: &[usize],
-        fill: impl Fn(&[usize], &[usize], Vec<&mut [u8]>),
+        fill: impl Fn(&[usize], &[usize], Vec<&mut [u8]>) -> Result<()>,
     ) -> Result<()> {
         for place in self.places(name, dtype)? {
             let layout = &self.inputs[place];

@@ -155,7 +155,7 @@ mod tests {
 
     /// The feed runs: every input is present, of the right type, and in range.
     fn loss(model: &Model, fed: &Fed) -> f64 {
-        let params = model.initial(1);
+        let params = model.initial(1).unwrap();
         let inputs: Vec<Literal> = (model.forward.inputs.iter())
             .map(|&input| {
                 let value = model.forward.value(input);

@@ -262,7 +262,7 @@ impl Verification<'_> {
 
         let mut tensors: Fed = zero_states(&built.step);
         tensors.extend(zero_states(&reference));
-        tensors.extend(self.model.trial(self.seed));
+        tensors.extend(self.model.trial(self.seed)?);
         tensors.extend(random_feed(self.model, self.seed, 0.3));
         let learning_rate = self.learning_rate.max(visible_rate(of_params.unwrap_or(dtype)));
         tensors.extend(scalars(&reference, self.seed, 1, learning_rate));
@@ -315,7 +315,7 @@ impl Verification<'_> {
         let interpreted = self.tools.runner.interprets().then_some(&built);
         self.begins(&Work::of(mesh.rank_count(), &[&built.step], interpreted))?;
         let mut tensors: Fed = zero_states(&built.step);
-        tensors.extend(self.model.trial(self.seed));
+        tensors.extend(self.model.trial(self.seed)?);
         tensors.extend(random_feed(self.model, self.seed, 0.0));
         tensors.extend(scalars(&built.step, self.seed, 1, self.learning_rate));
         let inputs = inputs_of(&built.step, &built.pieces, &tensors)?;

@@ -16,7 +16,6 @@ use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_ir::{Graph, Literal, TensorType};
 use partita_mlir::{Attribute, Cursor, Kind, Operation, Span, Tree, Type, unquote};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// The arguments of each op, in order, as `native_functions.yaml` names them.
 const SCHEMAS: &[(&str, &[&str])] = &[
@@ -268,7 +267,7 @@ impl<'a> Reader<'a> {
                 let value = self.literal(&attribute, &ty, at)?;
                 let bytes = value.to_bytes();
                 let place = 0..bytes.len();
-                let tensor = Tensor::dense(&plain, ty.clone(), Arc::new(bytes), place, self.limits)?;
+                let tensor = Tensor::dense(&plain, ty.clone(), bytes.into(), place, self.limits)?;
                 self.constants.insert(plain.clone(), tensor);
                 self.declare(&plain, &ty);
                 let arg = Named { name: plain.clone() };

@@ -310,7 +310,7 @@ impl<'p> Lowering<'p> {
             let value = match (is_trained, is_parameter) {
                 (true, _) => self.cx.builder.input(name, tensor.ty.clone(), Role::Param),
                 (false, true) => self.cx.builder.input(name, tensor.ty.clone(), Role::Input),
-                (false, false) => self.cx.buffer(name, tensor.literal()),
+                (false, false) => self.cx.buffer(name, tensor.literal()?),
             };
             let reference = self.tensors.fresh(value, is_trained, false);
             group.insert(name.clone(), (value, reference, tensor));

@@ -1,7 +1,7 @@
 //! PyTorch's exported programs: `torch.export.save`, torch 2.9 and newer (schema major 8).
 //!
 //! A `.pt2` file is a ZIP archive of raw weights and one JSON graph of ATen ops. It is read without
-//! Python and without pickles. [`Pt2::open`] maps the file and reads the graph; [`Pt2::import`]
+//! Python and without pickles. [`Pt2::open`] reads the graph and leaves the weights in the file; [`Pt2::import`]
 //! turns it into a model: parameters keep their names, nodes their module paths and source lines.
 //! The graph that `torch.export` writes is not functional and not free of autograd state: ops may
 //! change tensors in place, and regions without gradients are nested graphs. `lower` resolves both.
@@ -18,8 +18,8 @@ pub(crate) mod schema;
 mod symbols;
 
 use crate::archive::{Archive, Compression};
-use crate::limits::exceeded;
-use crate::{Bytes, ImportOptions, ImportedModel, Limits, Tensor};
+use crate::source::located;
+use crate::{ImportOptions, ImportedModel, Limits, Source, Tensor};
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result, did_you_mean};
 use schema::{InputSpec, OutputSpec, Program};
@@ -33,7 +33,7 @@ pub use symbols::Symbol;
 /// The newest minor version of schema 8 that this reader was written for.
 const NEWEST_MINOR: u64 = 20;
 
-/// An opened `.pt2` file: its graph is read, its weights are mapped.
+/// An opened `.pt2` file: its graph is read, its weights are read where they are used.
 pub struct Pt2 {
     name: String,
     program: Program,
@@ -47,38 +47,26 @@ pub struct Pt2 {
 }
 
 impl Pt2 {
-    /// Opens a file with one program. The file must not change while it is open.
+    /// Opens a file with one program, and keeps it open. One that is replaced or removed is read on as it was; one that is
+    /// truncated or written in place gives E350 where a weight is read.
     ///
     /// # Errors
-    /// E350 if it cannot be read, E351 if it is damaged, E352 if it is of another kind or has
+    /// E350 if it cannot be read or changes meanwhile, E351 if it is damaged, E352 if it is of another kind or has
     /// pickled tensors, E353 if its graph cannot be read, E354 if weights do not fit, E358 if a
     /// limit is exceeded.
     pub fn open(path: &Path, limits: &Limits) -> Result<Pt2> {
-        Pt2::read(crate::mapped::map(path)?, None, limits).map_err(|mut error| {
-            error.at = Some(match error.at.take() {
-                Some(at) => format!("{}: {at}", path.display()),
-                None => path.display().to_string(),
-            });
-            error
-        })
+        Pt2::read(Source::open(path)?, None, limits).map_err(|error| located(path, error))
     }
 
     /// Reads the program `name`, or the only one, from bytes. Errors as [`Pt2::open`].
-    pub fn read(bytes: Bytes, name: Option<&str>, limits: &Limits) -> Result<Pt2> {
-        let all: &[u8] = (*bytes).as_ref();
-        if !all.starts_with(b"PK") {
-            return Err(payload::not_an_archive(all));
+    pub fn read(source: Source, name: Option<&str>, limits: &Limits) -> Result<Pt2> {
+        let first = source.read(0..4)?;
+        if !first.starts_with(b"PK") {
+            return Err(payload::not_an_archive(&first));
         }
-        let archive = Archive::read(all, Compression::Refused, limits)?;
+        let archive = Archive::read(&source, Compression::Refused, limits)?;
         let (root, name) = locate(&archive, name)?;
-        let text = |path: String| -> Result<Option<&[u8]>> {
-            let Some(place) = archive.place(all, &format!("{root}{path}"))? else { return Ok(None) };
-            if place.len() > limits.json_bytes {
-                let limit = format!("at most {} bytes", limits.json_bytes);
-                return Err(exceeded(&format!("`{path}`"), limit, format!("{} bytes", place.len())));
-            }
-            Ok(Some(&all[place]))
-        };
+        let text = |path: String| archive.text(&source, &format!("{root}{path}"), &path, limits);
         if let Some(order) = text("byteorder".into())?
             && order.trim_ascii() != b"little"
         {
@@ -99,14 +87,14 @@ impl Pt2 {
             schema_version: schema::Version,
         }
         // The version first: in a file of another version the rest may have any form.
-        let version = serde_json::from_slice::<Head>(graph).map_err(unreadable)?.schema_version;
+        let version = serde_json::from_slice::<Head>(&graph).map_err(unreadable)?.schema_version;
         if version.major != 8 {
             return Err(Diagnostic::new("E353", "this version of exported programs cannot be read")
                 .expected("schema version 8 (torch 2.9 and newer)")
                 .found(format!("schema version {}.{}", version.major, version.minor))
                 .help("export the model again with a torch of schema version 8"));
         }
-        let program: Program = serde_json::from_slice(graph).map_err(unreadable)?;
+        let program: Program = serde_json::from_slice(&graph).map_err(unreadable)?;
         let mut notes = Vec::new();
         if version.minor > NEWEST_MINOR {
             notes.push(format!(
@@ -130,7 +118,8 @@ impl Pt2 {
             tables.push(match config {
                 Some(config) => {
                     let prefix = format!("{root}data/{folder}/");
-                    let (tensors, constant) = payload::read_table(config, &prefix, &archive, &bytes, limits)?;
+                    let (tensors, constant) =
+                        payload::read_table(&config, &prefix, &archive, &source, limits)?;
                     frozen.extend(constant);
                     tensors
                 }

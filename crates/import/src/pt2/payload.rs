@@ -2,7 +2,7 @@
 
 use super::schema::{PayloadTable, STRIDED, Size, TensorMeta};
 use crate::archive::Archive;
-use crate::{Bytes, Limits, Tensor};
+use crate::{Limits, Source, Tensor};
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::TensorType;
@@ -88,7 +88,7 @@ pub fn read_table(
     text: &[u8],
     prefix: &str,
     archive: &Archive,
-    bytes: &Bytes,
+    source: &Source,
     limits: &Limits,
 ) -> Result<(IndexMap<String, Tensor>, Vec<String>)> {
     let table: PayloadTable = serde_json::from_slice(text).map_err(|error| {
@@ -110,7 +110,7 @@ pub fn read_table(
         let path = format!("{prefix}{}", payload.path_name);
         let place = match places.get(&path) {
             Some(place) => place.clone(),
-            None => archive.place((**bytes).as_ref(), &path)?.ok_or_else(|| {
+            None => archive.place(source, &path)?.ok_or_else(|| {
                 Diagnostic::new("E354", format!("the values of `{name}` are missing"))
                     .expected(format!("an entry `{path}`"))
                     .found("none in the archive")
@@ -121,7 +121,8 @@ pub fn read_table(
         if !meta.requires_grad {
             constant.push(name.clone());
         }
-        tensors.insert(name.clone(), Tensor::new(&name, ty, &strides, offset, bytes.clone(), place, limits)?);
+        tensors
+            .insert(name.clone(), Tensor::new(&name, ty, &strides, offset, source.clone(), place, limits)?);
     }
     check_overlaps(&tensors)?;
     Ok((tensors, constant))

@@ -3,12 +3,11 @@
 
 use crate::common::{Entry, zip, zip64};
 use partita_base::Diagnostic;
-use partita_import::{ImportOptions, ImportedModel, Limits, Pt2, Tensor, Weights};
+use partita_import::{ImportOptions, ImportedModel, Limits, Pt2, Source, Weights};
 use serde_json::{Value, json};
-use std::sync::Arc;
 
 fn read(bytes: Vec<u8>) -> Result<Pt2, Box<Diagnostic>> {
-    Pt2::read(Arc::new(bytes), None, &Limits::default())
+    Pt2::read(bytes.into(), None, &Limits::default())
 }
 
 /// The error of a file: its code, and the words that must be in it.
@@ -139,9 +138,9 @@ fn damaged_and_hostile_archives_are_refused() {
     fewer[count] -= 1;
     refused(fewer, "E351", &["more entries than it says"]);
     let one = Limits { entries: 1, ..Limits::default() };
-    assert_eq!(Pt2::read(Arc::new(whole), None, &one).unwrap_err().code, "E358");
+    assert_eq!(Pt2::read(whole.into(), None, &one).unwrap_err().code, "E358");
     let small = Limits { json_bytes: 10, ..Limits::default() };
-    assert_eq!(Pt2::read(Arc::new(zip(&good())), None, &small).unwrap_err().code, "E358");
+    assert_eq!(Pt2::read(zip(&good()).into(), None, &small).unwrap_err().code, "E358");
 }
 
 #[test]
@@ -186,7 +185,7 @@ fn other_formats_and_pickles_are_refused_by_name() {
     two.push(Entry::new("m/models/first.json", "{}"));
     two[2].name = "m/models/second.json".into();
     refused(zip(&two), "E352", &["several programs", "first, second"]);
-    let bytes = Arc::new(zip(&two));
+    let bytes = Source::from(zip(&two));
     assert!(
         Pt2::read(bytes.clone(), Some("secnd"), &Limits::default())
             .unwrap_err()
@@ -402,7 +401,7 @@ fn safetensors(header: &str, bytes: usize) -> Vec<u8> {
 
 #[test]
 fn damaged_safetensors_are_refused() {
-    let read = |bytes: Vec<u8>| Weights::read(Arc::new(bytes), &Limits::default());
+    let read = |bytes: Vec<u8>| Weights::read(bytes.into(), &Limits::default());
     let one = |dtype: &str, shape: &str, from: usize, to: usize| {
         format!(r#"{{"w":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{from},{to}]}}}}"#)
     };
@@ -453,7 +452,7 @@ fn an_index_names_files_beside_it() {
     );
     std::fs::write(&index, json!({"weight_map": {"v": "a.safetensors"}}).to_string()).unwrap();
     let weights = Weights::open(folder.path(), &Limits::default()).unwrap();
-    assert_eq!(weights.get("v").map(Tensor::literal).unwrap().to_f64(), [0.0, 0.0]);
+    assert_eq!(weights.get("v").unwrap().literal().unwrap().to_f64(), [0.0, 0.0]);
     assert_eq!(Weights::open(&folder.path().join("none"), &Limits::default()).unwrap_err().code, "E350");
 }
 

@@ -6,7 +6,6 @@ use partita_import::{Limits, Pt2, Weights, numpy};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 
 /// The archive whose entries are deflated.
 const COMPRESSED: &str = "savez_compressed";
@@ -15,19 +14,19 @@ const COMPRESSED: &str = "savez_compressed";
 type Read = Result<BTreeMap<String, (String, Vec<u8>)>, (&'static str, String)>;
 
 fn read_pt2(bytes: Vec<u8>) -> Read {
-    let file = Pt2::read(Arc::new(bytes), None, &Limits::default());
+    let file = Pt2::read(bytes.into(), None, &Limits::default());
     let file = file.map_err(|error| (error.code, error.to_string()))?;
     let tensor = |(name, tensor): (&str, &partita_import::Tensor)| {
-        (name.to_string(), (tensor.ty.to_string(), tensor.literal().bytes().to_vec()))
+        (name.to_string(), (tensor.ty.to_string(), tensor.literal().unwrap().bytes().to_vec()))
     };
     Ok(file.tensors().map(tensor).collect())
 }
 
 fn read_npz(bytes: Vec<u8>) -> Read {
-    let arrays = numpy::npz(Arc::new(bytes), &Limits::default());
+    let arrays = numpy::npz(bytes.into(), &Limits::default());
     let arrays = arrays.map_err(|error| (error.code, error.to_string()))?;
     let tensor = |(name, tensor): (String, partita_import::Tensor)| {
-        (name, (tensor.ty.to_string(), tensor.literal().bytes().to_vec()))
+        (name, (tensor.ty.to_string(), tensor.literal().unwrap().bytes().to_vec()))
     };
     Ok(arrays.into_iter().map(tensor).collect())
 }

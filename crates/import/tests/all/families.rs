@@ -59,7 +59,7 @@ fn model(name: &str, fused_qkv: bool) -> Model {
 const NAMES: [&str; 3] = ["gpt", "llama", "bert"];
 
 fn literals(weights: &Weights) -> IndexMap<String, Literal> {
-    weights.iter().map(|(name, tensor)| (name.to_string(), tensor.literal())).collect()
+    weights.iter().map(|(name, tensor)| (name.to_string(), tensor.literal().unwrap())).collect()
 }
 
 #[test]
@@ -71,16 +71,18 @@ fn bundled_models_compute_what_hugging_face_computes() {
         let feed = |v: &partita_ir::ValueId| {
             let value = forward.value(*v);
             match loaded.tensors.get(&value.name) {
-                Some(tensor) => tensor.literal(),
+                Some(tensor) => tensor.literal().unwrap(),
                 None => match record.get(&format!("input.{}", value.name)) {
-                    Some(input) => Literal::from_f64(&value.ty, input.literal().to_f64().into_iter()),
+                    Some(input) => {
+                        Literal::from_f64(&value.ty, input.literal().unwrap().to_f64().into_iter())
+                    }
                     None => Literal::zeros(&value.ty),
                 },
             }
         };
         let results = evaluate(forward, &forward.inputs.iter().map(feed).collect::<Vec<_>>()).unwrap();
         let found = results[forward.output_position("logits").unwrap()].to_f64();
-        let expected = record.get("logits").unwrap().literal().to_f64();
+        let expected = record.get("logits").unwrap().literal().unwrap().to_f64();
         let apart = found.iter().zip(&expected).fold(0.0f64, |most, (a, b)| most.max((a - b).abs()));
         assert!(found.len() == expected.len() && apart < 1e-4, "{name}, fused {fused}: {apart:e}");
         let unused: Vec<&str> = loaded.unused.iter().map(String::as_str).collect();
@@ -93,7 +95,8 @@ fn weights_come_out_as_they_went_in() {
     for (name, fused) in NAMES.into_iter().flat_map(|name| [(name, false), (name, true)]) {
         let (family, model, weights) = (Family::of(name).unwrap(), model(name, fused), weights(name));
         let loaded = family.load(&model, &weights).unwrap();
-        let params = loaded.tensors.iter().map(|(name, tensor)| (name.clone(), tensor.literal())).collect();
+        let params =
+            loaded.tensors.iter().map(|(name, tensor)| (name.clone(), tensor.literal().unwrap())).collect();
         let mut out = family.checkpoint(&params).unwrap();
         let original = literals(&weights);
         // A file has one name of a tied tensor; BERT's may be another than ours.

@@ -12,7 +12,7 @@ use crate::torch_dialect::{ATTENTION, PERCEPTRON};
 use partita_import::{ImportOptions, Limits, Pt2, StableHlo, Weights, mlir, numpy};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Bytes in use, and the most since the last reset.
@@ -109,14 +109,14 @@ fn survives(case: &str, bytes: Vec<u8>, read: impl Fn(Vec<u8>)) {
 /// Opens, reads all tensors, and imports.
 fn read_model(bytes: Vec<u8>) {
     let limits = Limits { expanded_bytes: 1 << 20, nodes: 1 << 14, ..Limits::default() };
-    let Ok(file) = Pt2::read(Arc::new(bytes), None, &limits) else { return };
-    file.tensors().for_each(|(_, tensor)| drop(tensor.literal()));
+    let Ok(file) = Pt2::read(bytes.into(), None, &limits) else { return };
+    file.tensors().for_each(|(_, tensor)| drop(tensor.literal().unwrap()));
     let _ = file.import(&ImportOptions { limits, ..ImportOptions::default() });
 }
 
 fn read_weights(bytes: Vec<u8>) {
-    if let Ok(weights) = Weights::read(Arc::new(bytes), &Limits::default()) {
-        weights.iter().for_each(|(_, tensor)| drop(tensor.literal()));
+    if let Ok(weights) = Weights::read(bytes.into(), &Limits::default()) {
+        weights.iter().for_each(|(_, tensor)| drop(tensor.literal().unwrap()));
     }
 }
 
@@ -286,14 +286,13 @@ fn compressed() -> Vec<u8> {
 
 #[test]
 fn archives_of_numpy_are_read_compressed_or_not_and_bombs_are_refused() {
-    let arrays = numpy::npz(Arc::new(compressed()), &Limits::default()).unwrap();
-    let numbers = |name: &str| arrays[name].literal().bytes().to_vec();
+    let arrays = numpy::npz(compressed().into(), &Limits::default()).unwrap();
+    let numbers = |name: &str| arrays[name].literal().unwrap().bytes().to_vec();
     assert_eq!(numbers("x"), (0..256).map(|at| at as u8).collect::<Vec<u8>>());
     assert_eq!(numbers("y"), (0..64).collect::<Vec<u8>>());
     let mut bomb = Entry::deflated("x.npy", &vec![0u8; 1 << 22]);
     let limits = Limits { inflated_bytes: 1 << 20, ..Limits::default() };
-    let code =
-        |entry: &Entry| numpy::npz(Arc::new(zip(std::slice::from_ref(entry))), &limits).unwrap_err().code;
+    let code = |entry: &Entry| numpy::npz(zip(std::slice::from_ref(entry)).into(), &limits).unwrap_err().code;
     assert_eq!(code(&bomb), "E358");
     // A claim that is too small, and one that no stream of its length can fill.
     bomb.size = 1 << 10;
@@ -316,14 +315,14 @@ fn mutated_arrays_of_numpy_are_survived() {
         let archive = mutated(&mut random, &archives[archive]);
         let archive = if round % 4 == 0 { archive } else { sealed(archive) };
         survives(&format!("round {round}, an archive"), archive, |bytes| {
-            if let Ok(arrays) = numpy::npz(Arc::new(bytes), &limits) {
-                arrays.values().for_each(|tensor| drop(tensor.literal()));
+            if let Ok(arrays) = numpy::npz(bytes.into(), &limits) {
+                arrays.values().for_each(|tensor| drop(tensor.literal().unwrap()));
             }
         });
         let array = mutated(&mut random, &alone);
         survives(&format!("round {round}, an array"), array, |bytes| {
-            if let Ok(tensor) = numpy::npy("x", Arc::new(bytes), &limits) {
-                drop(tensor.literal());
+            if let Ok(tensor) = numpy::npy("x", bytes.into(), &limits) {
+                drop(tensor.literal().unwrap());
             }
         });
     }

@@ -2,6 +2,7 @@
 
 mod attention;
 mod bad_files;
+mod changed;
 mod common;
 mod damage;
 mod dialects;

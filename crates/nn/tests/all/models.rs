@@ -160,7 +160,7 @@ fn an_untrained_model_knows_nothing() {
     ];
     for config in configs {
         let model = config.build(batch, DType::F32, true).unwrap();
-        let mut values = model.initial(0);
+        let mut values = model.initial(0).unwrap();
         values.insert("tokens".into(), integers(1, &[batch, sequence], vocab));
         values.insert("labels".into(), integers(2, &[batch, sequence], vocab));
         let loss = single(&run(&model.forward, &values), "loss");
@@ -237,7 +237,7 @@ fn ten_steps_of_adamw_learn_a_batch_by_heart() {
     let options = StepOptions { clip_grad_norm: Some(1.0), ..StepOptions::new(Optimizer::adamw()) };
     let step = train_step(&model.forward, &options).unwrap();
     let mut values = batch();
-    values.extend(model.initial(0));
+    values.extend(model.initial(0).unwrap());
     for &input in &step.inputs {
         let name = &step.value(input).name;
         if !values.contains_key(name) {

@@ -81,7 +81,7 @@ fn norms_scale_rows() {
     let rms = cx.call("rms", &RMSNorm::new(3).epsilon(0.1), x).unwrap();
     let Model { forward: graph, params, .. } =
         cx.finish(vec![("layer".into(), layer), ("rms".into(), rms)]).unwrap();
-    let mut values: Values = params.iter().map(|(n, p)| (n.clone(), p.initial(0))).collect();
+    let mut values: Values = params.iter().map(|(n, p)| (n.clone(), p.initial(0).unwrap())).collect();
     let rows = [1.0, 2.0, 4.0, -3.0, 0.5, 0.0];
     values.insert("x".into(), f64s(&[2, 3], &rows));
     let outputs = run(&graph, &values);
@@ -119,7 +119,7 @@ fn grouped_rotary_causal_attention_equals_plain_loops() {
     let mut values: Values = params
         .iter()
         .map(|(n, p)| {
-            (n.clone(), Literal::from_f64(&p.ty, p.initial(5).to_f64().into_iter().map(|v| 3.0 * v)))
+            (n.clone(), Literal::from_f64(&p.ty, p.initial(5).unwrap().to_f64().into_iter().map(|v| 3.0 * v)))
         })
         .collect();
     let data = noise(3, batch * sequence * dim);
@@ -177,7 +177,7 @@ fn a_fused_projection_is_the_three_projections_stacked() {
     let a = cx.call("a", &separate, x).unwrap();
     let b = cx.call("b", &fused, x).unwrap();
     let Model { forward: graph, params, .. } = cx.finish(vec![("a".into(), a), ("b".into(), b)]).unwrap();
-    let mut values: Values = params.iter().map(|(n, p)| (n.clone(), p.initial(5))).collect();
+    let mut values: Values = params.iter().map(|(n, p)| (n.clone(), p.initial(5).unwrap())).collect();
     values.insert("x".into(), f64s(&[1, 3, 8], &noise(1, 24)));
     for leaf in ["weight", "bias"] {
         let rows: Vec<f64> =

@@ -87,7 +87,7 @@ fn export_model(args: &ExportArgs, output: &mut Output) -> Result<()> {
     let model = session.model()?;
     let mut weights: IndexMap<String, TensorData> = match &saved {
         None => {
-            let initial = model.initial(session.config().train.seed);
+            let initial = model.initial(session.config().train.seed)?;
             initial.iter().map(|(name, value)| (name.clone(), tensor_data(value))).collect()
         }
         Some(saved) => saved.weights(&model)?,

@@ -24,7 +24,7 @@ fn of_other_program(error: Box<Diagnostic>, saved: &Saved) -> Box<Diagnostic> {
              `Saved::config` with its `ModelKinds`, or `Session::infer` with the checkpoint",
         );
     }
-    if error.code == "E350" {
+    if error.code == "E350" && error.message.starts_with("cannot read") {
         return error.note(format!(
             "{run}/config.toml names the model's file relative to where the run was started: go there, or give its place \
              with --set model.path=FILE"

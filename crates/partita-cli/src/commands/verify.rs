@@ -27,7 +27,8 @@ pub fn verify(args: &VerifyArgs, session: &Session, output: &mut Output) -> Resu
     };
     if let Some(path) = &args.against {
         let weights = Weights::open(path, &Limits::default())?;
-        let recorded = weights.iter().map(|(name, tensor)| (name.to_string(), tensor.literal())).collect();
+        let recorded = weights.iter().map(|(name, tensor)| Ok((name.to_string(), tensor.literal()?)));
+        let recorded = recorded.collect::<Result<_>>()?;
         let compare = || session.verify_against(&recorded, runner.as_ref());
         let (report, unknown) = output.during("comparing with the record", compare)?;
         if !unknown.is_empty() {

@@ -3,11 +3,11 @@
 use super::{Fed, Feed};
 use crate::signature::{Input, Signature};
 use indexmap::IndexMap;
-use partita_base::{DType, Diagnostic, Result, did_you_mean};
-use partita_import::{Bytes, Limits, Tensor, Weights};
+use partita_base::{Diagnostic, ReadFile, Result, did_you_mean};
+use partita_import::{Limits, Source, Tensor, Weights};
 use partita_ir::port::name_by_user;
 use partita_ir::{Literal, TensorType};
-use partita_runtime::data::{DataFile, Permutation, file_identity};
+use partita_runtime::data::{DATA, Permutation, file_identity};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -26,9 +26,9 @@ pub struct TensorFeed {
     /// The digest of the file.
     digest: String,
     inputs: Vec<Input>,
-    /// Where rows are read.
-    file: DataFile,
-    tensors: IndexMap<String, Held>,
+    /// Their rows are read where they are used. In memory is what the file has compressed, in another order, or for all rows
+    /// alike.
+    tensors: IndexMap<String, Tensor>,
     batch: usize,
     /// Rows to train on, and rows held out after them.
     rows: [usize; 2],
@@ -36,30 +36,6 @@ pub struct TensorFeed {
     has_ids: bool,
     /// The seed of the shuffles.
     shuffle: Option<u64>,
-}
-
-/// A tensor of a file of data.
-enum Held {
-    /// Its rows are read where they are used: each has so many bytes, and the first begins at a place in the file.
-    InFile { dtype: DType, start: u64, row: usize },
-    /// What the file has compressed, in another order, or for all rows alike.
-    InMemory(Tensor),
-}
-
-impl Held {
-    fn new(name: &str, tensor: &Tensor, mapped: &Bytes, is_batched: bool) -> Result<Held> {
-        match tensor.place_in(mapped) {
-            Some(place) if is_batched => {
-                let row = tensor.ty.bytes() / tensor.ty.shape[0].max(1);
-                Ok(Held::InFile { dtype: tensor.ty.dtype, start: place.start as u64, row })
-            }
-            _ => {
-                let bytes: Bytes = Arc::new(tensor.literal().bytes().to_vec());
-                let place = 0..(*bytes).as_ref().len();
-                Ok(Held::InMemory(Tensor::dense(name, tensor.ty.clone(), bytes, place, &Limits::default())?))
-            }
-        }
-    }
 }
 
 impl TensorFeed {
@@ -71,12 +47,13 @@ impl TensorFeed {
     /// E350 to E361 for a file that cannot be read, E306 for tensors that do not fit the inputs, E303 for fewer rows than a
     /// batch, E307 if the file changes meanwhile.
     pub fn open(path: &Path, held_out: f64, signature: &Signature, batch: usize) -> Result<TensorFeed> {
-        let (weights, mapped) = Weights::of_file(path, &Limits::default())?;
+        let file = ReadFile::open(path, &DATA, true).map_err(|error| unreadable(path, &error))?;
+        let file = Arc::new(file);
+        let weights = Weights::of_file(path, Source::from(file.clone()), &Limits::default())?;
         let located = |mut error: Box<Diagnostic>| {
             error.at = Some(path.display().to_string());
             error
         };
-        let file = DataFile::open(path, true).map_err(|error| unreadable(path, &error))?;
         let digest = file_identity(&file)?;
         let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         let is_array = path.extension().is_some_and(|ending| ending == "npy");
@@ -129,14 +106,15 @@ impl TensorFeed {
             ));
         }
         let tensors = signature.inputs.iter().map(|input| {
-            let held = Held::new(&input.name, &tensors[&input.name], &mapped, has_rows(input, batch));
-            held.map(|held| (input.name.clone(), held))
+            let tensor = &tensors[&input.name];
+            let is_read_by_rows = has_rows(input, batch) && tensor.is_dense();
+            let held = if is_read_by_rows { tensor.clone() } else { tensor.loaded()? };
+            Ok((input.name.clone(), held))
         });
         Ok(TensorFeed {
             tensors: tensors.collect::<Result<_>>()?,
             name,
             digest,
-            file,
             inputs: signature.inputs.clone(),
             batch,
             rows: [all - held, held],
@@ -155,27 +133,21 @@ impl TensorFeed {
     fn rows(&self, rows: &[usize]) -> Result<Fed> {
         let located = |result: Result<Literal>| result.map_err(|error| error.at(self.name.clone()));
         let value = |input: &Input| {
-            let held = &self.tensors[&input.name];
+            let tensor = &self.tensors[&input.name];
             let is_batched = has_rows(input, self.batch);
-            let value = match held {
-                Held::InMemory(tensor) if !is_batched => tensor.literal(),
-                Held::InMemory(tensor) => {
-                    let runs = rows.chunk_by(|a, b| a + 1 == *b);
-                    let runs: Vec<Tensor> = runs.map(|run| tensor.rows(run[0], run.len())).collect();
-                    Tensor::joined(&runs).expect("rows of one tensor").literal()
-                }
-                Held::InFile { dtype, start, row } => {
-                    let mut bytes = vec![0; rows.len() * row];
-                    let mut rest = &mut bytes[..];
-                    for run in rows.chunk_by(|a, b| a + 1 == *b) {
-                        let (into, after) = rest.split_at_mut(run.len() * row);
-                        self.file.read(start + (run[0] * row) as u64, into)?;
-                        rest = after;
-                    }
-                    if *dtype == DType::Bool {
-                        bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
-                    }
-                    Literal::from_bytes(&input.ty.with_dtype(*dtype), &bytes).expect("the rows of a batch")
+            let value = match is_batched {
+                false => tensor.literal()?,
+                true => {
+                    let (ty, row) =
+                        (input.ty.with_dtype(tensor.ty.dtype), tensor.ty.bytes() / tensor.ty.shape[0].max(1));
+                    Literal::written(&ty, |mut rest| {
+                        for run in rows.chunk_by(|a, b| a + 1 == *b) {
+                            let (into, after) = rest.split_at_mut(run.len() * row);
+                            tensor.rows(run[0], run.len()).read(into)?;
+                            rest = after;
+                        }
+                        Ok::<(), Box<Diagnostic>>(())
+                    })?
                 }
             };
             let is_of_ids = is_batched && self.has_ids && input.name == POSITIONS;
@@ -209,7 +181,7 @@ fn has_rows(input: &Input, batch: usize) -> bool {
     input.ty.shape.first() == Some(&batch)
 }
 
-/// E350: the file was read a moment ago.
+/// E350: the file cannot be opened.
 fn unreadable(path: &Path, error: &std::io::Error) -> Box<Diagnostic> {
     Diagnostic::new("E350", format!("cannot read {}", path.display()))
         .expected("a readable file")
@@ -338,6 +310,7 @@ impl Feed for TensorFeed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use partita_base::DType;
 
     fn signature(batch: usize) -> Signature {
         let input = |name: &str, dtype, shape: &[usize]| Input {

@@ -66,12 +66,12 @@ struct Pretrained {
 struct Converted(Tensor, DType);
 
 impl Values for Converted {
-    fn window(&self, offset: &[usize], extent: &[usize]) -> Literal {
-        let window = self.0.window(offset, extent);
-        match window.ty.dtype == self.1 {
+    fn window(&self, offset: &[usize], extent: &[usize]) -> Result<Literal> {
+        let window = self.0.window(offset, extent)?;
+        Ok(match window.ty.dtype == self.1 {
             true => window,
             false => Literal::from_f64(&window.ty.with_dtype(self.1), window.to_f64().into_iter()),
-        }
+        })
     }
 }
 

@@ -9,7 +9,7 @@ use partita_testkit::assert_close;
 
 /// The outputs of a model's forward graph on the interpreter, by name.
 fn interpreted(model: &Model, seed: u64, fed: &Fed) -> Fed {
-    let initial = model.initial(seed);
+    let initial = model.initial(seed).unwrap();
     let graph = &model.forward;
     let inputs: Vec<Literal> = graph
         .inputs
@@ -96,7 +96,7 @@ fn a_module_of_several_inputs_runs_on_a_mesh() {
             session = Session::new(config).unwrap().with_dtype(DType::F64);
         }
         fed.shift_remove("other");
-        let initial = session.model().unwrap().initial(session.config().train.seed);
+        let initial = session.model().unwrap().initial(session.config().train.seed).unwrap();
         let (weight, bias) = (initial["project.weight"].to_f64(), initial["project.bias"].to_f64());
         let found = session.infer(None, &fed).unwrap_or_else(|error| panic!("{mesh}: {error}"));
         assert_eq!(found.keys().collect::<Vec<_>>(), ["scores"], "{mesh}");

@@ -30,7 +30,7 @@ fn steps(name: &str, overrides: &[&str]) -> (Vec<[u64; 2]>, BTreeMap<String, Vec
     let model = session.model().unwrap();
     let mut player =
         session.prepare(&planned).unwrap_or_else(|error| panic!("{overrides:?}: {error}")).train_loop;
-    for (name, literal) in model.initial(session.config().train.seed) {
+    for (name, literal) in model.initial(session.config().train.seed).unwrap() {
         player.set_tensor(&name, &tensor_data(&literal)).unwrap();
     }
     let mut step = |number: u64| {

@@ -45,7 +45,7 @@ fn built(name: &str, on: &str, microbatches: usize) -> (Model, Built) {
 fn ready(model: &Model, built: &Built) -> (TrainLoop, Fed, Fed) {
     let options = RunnerOptions { watchdog: Duration::from_secs(20), ..RunnerOptions::default() };
     let mut train = train_loop(built, 5, options).unwrap();
-    for (name, value) in model.initial(3) {
+    for (name, value) in model.initial(3).unwrap() {
         let data = |value: &Literal| TensorData::new(DType::F64, value.ty.shape.clone(), value.to_bytes());
         match built.pieces.iter().find(|pieces| pieces.name == name) {
             None => train.set_tensor(&name, &data(&value)).unwrap(),
@@ -95,7 +95,7 @@ fn no_pass_leaves_anything_to_the_next() {
         with_batch(&cotangents, |cotangents| train.backward(cotangents)).unwrap();
         let whole = outputs(&train, &names);
         let mut all = zero_states(&built.step);
-        all.extend(model.initial(3));
+        all.extend(model.initial(3).unwrap());
         all.extend(batch.iter().chain(&cotangents).map(|(name, value)| (name.clone(), value.clone())));
         all.extend(scalars(&built.step, 5, 1, 0.0));
         let alone = evaluate(&built.step, &inputs_of(&built.step, &built.pieces, &all).unwrap()).unwrap();

@@ -126,7 +126,7 @@ fn step_options() -> StepOptions {
 
 /// Everything that a step reads, by name.
 fn tensors(model: &Model, step: &Graph, seed: u64) -> IndexMap<String, Literal> {
-    let mut tensors = model.initial(seed);
+    let mut tensors = model.initial(seed).unwrap();
     tensors.extend(zero_states(step));
     tensors.extend(random_feed(model, seed, 0.3));
     tensors.extend(scalars(step, seed, 1, 0.01));

@@ -4,6 +4,7 @@ use super::session;
 use indexmap::IndexMap;
 use partita::prelude::*;
 use partita_import::{Limits, Weights};
+use partita_schedule::verify::Unwatched;
 use partita_testkit::{assert_close, overrides};
 use std::path::{Path, PathBuf};
 
@@ -59,12 +60,12 @@ fn bundled_models_begin_with_a_checkpoint_on_any_mesh() {
         for &input in &model.forward.inputs {
             let value = model.forward.value(input);
             if let Some(given) = record.get(&format!("input.{}", value.name)) {
-                let given = Literal::from_f64(&value.ty, given.literal().to_f64().into_iter());
+                let given = Literal::from_f64(&value.ty, given.literal().unwrap().to_f64().into_iter());
                 fed.insert(value.name.clone(), given);
             }
         }
         let found = session.infer(None, &fed).unwrap_or_else(|error| panic!("{name} {mesh}: {error}"));
-        let expected = record.get("logits").unwrap().literal();
+        let expected = record.get("logits").unwrap().literal().unwrap();
         assert_close(&found["logits"], &expected, 1e-4, &format!("{name} {mesh}"));
     }
 }
@@ -99,5 +100,30 @@ fn rows_may_be_shorter_and_other_checkpoints_are_refused() {
         ["`n_head` is 2; expected 4, by model.heads", "`activation_function` is \"relu\"", "2 that differ"]
     {
         assert!(text.contains(words), "{words}: {text}");
+    }
+}
+
+#[test]
+fn a_checkpoint_that_changes_before_it_is_used_ends_with_one_message() {
+    let copy = tempfile::tempdir().unwrap();
+    let path = copy.path().join("model.safetensors");
+    let bytes = std::fs::read(folder().join("gpt/model.safetensors")).unwrap();
+    let cut = |kept: usize| std::fs::write(&path, &bytes[..kept]).unwrap();
+    for mesh in ["mesh.shape=dp=1", "mesh.shape=dp=2,tp=2"] {
+        cut(bytes.len());
+        let session = with_weights("gpt", copy.path(), &[mesh, "train.batch=4"]);
+        let model = session.model().unwrap();
+        let built = session.build().unwrap();
+        cut(bytes.len() / 2);
+        let step = PlannedStep::new(&built, &model, 1, session.runner_options());
+        let error = step.map(|_| ()).unwrap_err();
+        assert_eq!(
+            (error.code, error.message.as_str()),
+            ("E350", "a file of weights changed while it was read")
+        );
+        assert_eq!(error.at.as_deref(), Some(path.to_str().unwrap()));
+        assert_eq!(error.found, Some(format!("{} bytes: it was truncated", bytes.len() / 2)));
+        let verified = session.verify(4, &session.interpreter(), &Unwatched);
+        assert_eq!(verified.map(|_| ()).unwrap_err().code, "E350");
     }
 }

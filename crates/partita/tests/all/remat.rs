@@ -36,7 +36,7 @@ fn steps(name: &str, again: bool, overrides: &[&str]) -> Vec<(u64, u64)> {
     let (session, planned) = planned(name, 2, again, overrides);
     let model = session.model().unwrap();
     let mut player = session.prepare(&planned).unwrap().train_loop;
-    for (name, literal) in model.initial(session.config().train.seed) {
+    for (name, literal) in model.initial(session.config().train.seed).unwrap() {
         player.set_tensor(&name, &tensor_data(&literal)).unwrap();
     }
     let step = |number: u64| {

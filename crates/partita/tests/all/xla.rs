@@ -36,7 +36,7 @@ fn the_program_of_all_ranks_gives_the_numbers_of_one_device() {
                 session.build_model(&source).unwrap_or_else(|error| panic!("{model} on {mesh}: {error}"));
             let partitioned = &built.stages[0].partitioned;
             let fed = random_feed(&source, 3, 0.2);
-            let initial = source.initial(3);
+            let initial = source.initial(3).unwrap();
             let inputs: Vec<Literal> = built
                 .step
                 .inputs

@@ -7,9 +7,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use partita_base::{Diagnostic, Result};
+use partita_base::{Diagnostic, ReadFile, Result};
 
-use super::{DataFile, identity};
+use super::{DATA, identity};
 
 /// The prefix of a file that is examined to distinguish text from binary.
 const SNIFF_BYTES: usize = 8 * 1024;
@@ -265,7 +265,7 @@ impl Split {
 
 #[derive(Debug)]
 enum Piece {
-    OnDisk(DataFile),
+    OnDisk(ReadFile),
     Owned(Vec<u8>),
 }
 
@@ -316,7 +316,7 @@ impl Text {
     /// Gives the bytes of `range` to `visit`, piece by piece.
     fn visit(&self, range: Range<u64>, visit: &mut dyn FnMut(&[u8])) -> Result<()> {
         self.pieces(range, &mut |piece, from, to| match piece {
-            Piece::OnDisk(file) => file.visit(from, to, visit),
+            Piece::OnDisk(file) => file.visit(from..to, visit),
             Piece::Owned(bytes) => {
                 visit(&bytes[from as usize..to as usize]);
                 Ok(())
@@ -374,7 +374,7 @@ impl Walk<'_> {
 
 /// The kind of a file.
 enum Contents {
-    Text(DataFile),
+    Text(ReadFile),
     Binary,
     Unreadable,
     Empty,
@@ -400,7 +400,7 @@ fn read(path: &Path, keeps: bool) -> Contents {
         if is_binary(&head) {
             return Ok(Contents::Binary);
         }
-        Ok(Contents::Text(DataFile::from_file(path, file, keeps)?))
+        Ok(Contents::Text(ReadFile::of_file(path, file, &DATA, keeps)?))
     };
     open().unwrap_or(Contents::Unreadable)
 }
@@ -409,10 +409,8 @@ fn read(path: &Path, keeps: bool) -> Contents {
 ///
 /// # Errors
 /// E307 if it cannot be read.
-pub fn file_identity(file: &DataFile) -> Result<String> {
-    identity::of_bytes(file.len(), identity::MAX_BYTES, &|range, visit| {
-        file.visit(range.start, range.end, visit)
-    })
+pub fn file_identity(file: &ReadFile) -> Result<String> {
+    identity::of_bytes(file.len(), identity::MAX_BYTES, &|range, visit| file.visit(range, visit))
 }
 
 /// A NUL byte, or more than one control byte in twenty: compressed or machine data in any encoding has both,

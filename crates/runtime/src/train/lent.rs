@@ -54,6 +54,7 @@ impl TrainLoop {
                 let holders = rest.iter_mut().filter(|target| target.len() == first.len());
                 holders.for_each(|target| target.copy_from_slice(first));
             }
+            Ok(())
         })
     }
 

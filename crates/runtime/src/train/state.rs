@@ -98,13 +98,13 @@ impl TrainLoop {
     /// global tensor.
     ///
     /// # Errors
-    /// E414 for an unknown name, E415 for another shape or type.
+    /// E414 for an unknown name, E415 for another shape or type, and those of `fill`.
     pub fn fill_state_tensor(
         &mut self,
         name: &str,
         dtype: DType,
         shape: &[usize],
-        fill: impl Fn(&[usize], &[usize], Vec<&mut [u8]>),
+        fill: impl Fn(&[usize], &[usize], Vec<&mut [u8]>) -> Result<()>,
     ) -> Result<()> {
         let Some(whole) = self.state.get(name).cloned() else {
             return self.fill_tensor(name, dtype, shape, fill);
@@ -115,7 +115,7 @@ impl TrainLoop {
         for part in &whole.parts {
             self.fill_tensor(&part.input, dtype, &part.shape, |offset, extents, targets| {
                 let offset: Vec<usize> = offset.iter().zip(&part.offset).map(|(a, b)| a + b).collect();
-                fill(&offset, extents, targets);
+                fill(&offset, extents, targets)
             })?;
         }
         Ok(())

@@ -122,7 +122,7 @@ const RATE: f64 = 0.01;
 
 /// Losses and final state of two steps on one device, by the interpreter.
 fn expected(step: &Graph, model: &Model, steps: u64) -> (Vec<f64>, Vec<(String, Literal)>) {
-    let initial = model.initial(3);
+    let initial = model.initial(3).unwrap();
     let mut state: Vec<Option<Literal>> = step
         .inputs
         .iter()
@@ -168,7 +168,7 @@ fn check(model: ModelConfig, dtype: DType, meshes: &[&[(&str, usize)]]) {
         let mesh = Mesh::new("mesh", axes);
         let mut train =
             train_loop(&step, &mesh, RunnerOptions { workers: Some(2), ..RunnerOptions::default() });
-        for (name, literal) in model.initial(3) {
+        for (name, literal) in model.initial(3).unwrap() {
             train.set_tensor(&name, &data(&literal)).unwrap();
         }
         for (number, loss) in losses.iter().enumerate() {

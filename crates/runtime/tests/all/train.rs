@@ -391,7 +391,7 @@ fn two_processes_train_and_save_to_the_bits_of_one() {
             runner.read_number(other, "loss").unwrap_err(),
             runner.read_input(other, "w#0").unwrap_err(),
             runner.write_input(other, "w#0", &[]).unwrap_err(),
-            runner.fill_inputs(&[other], "w#0", |_| ()).unwrap_err(),
+            runner.fill_inputs(&[other], "w#0", |_| Ok(())).unwrap_err(),
             runner.instruction_nanos(other).unwrap_err(),
             runner.inject(other, 0, Fault::Nan).unwrap_err(),
         ] {

@@ -203,7 +203,8 @@ impl Explain<'_> {
         while seen.insert(at) {
             let (id, _) = self.graph.value(at).definition?;
             let operands = &self.graph.node(id).operands;
-            let mut sharded = operands.iter().copied().filter(|&v| self.dim_over(v, axis).is_some()).peekable();
+            let mut sharded =
+                operands.iter().copied().filter(|&v| self.dim_over(v, axis).is_some()).peekable();
             if let Some(&first) = sharded.peek() {
                 // Of an activation and a weight, the line for the weight is about this op, and not about one before it.
                 return Some((id, sharded.find(|&v| self.is_weight(v)).unwrap_or(first)));

@@ -49,7 +49,7 @@ fn built(model: &Model, mesh: &str, calls: &str) -> Built {
 
 /// The outputs of a step by name: outputs, gradients, parameters, states.
 fn outputs(model: &Model, built: &Built) -> IndexMap<String, Literal> {
-    let mut fed: Fed = model.initial(3);
+    let mut fed: Fed = model.initial(3).unwrap();
     fed.extend(random_feed(model, 3, 0.0));
     fed.extend(scalars(&built.step, 3, 1, 1e-3));
     fed.extend(zero_states(&built.step));

@@ -44,7 +44,7 @@ fn pair(shape: &[usize], sizes: [usize; 3], activation: &dyn Module) -> Model {
 
 /// Inputs by the shape of the graph: parameters as initialised, distinct floats, integers 0.
 fn inputs_of(model: &Model, graph: &Graph) -> Vec<Literal> {
-    let start = model.initial(7);
+    let start = model.initial(7).unwrap();
     let value = |(number, &input): (usize, &ValueId)| {
         let value = graph.value(input);
         if let Some(literal) = start.get(&value.name) {
@@ -265,7 +265,7 @@ fn l10_d1_every_id_of_a_cut_vocabulary_finds_its_row() {
     let graph = differentiated(&model, &[]);
     let mut inputs = inputs_of(&model, &graph);
     inputs[0] = Literal::from_f64(&inputs[0].ty, ids.iter().map(|&id| id as f64));
-    let table = model.initial(7)["embed.weight"].to_f64();
+    let table = model.initial(7).unwrap()["embed.weight"].to_f64();
     for ranks in RANKS {
         for sync in ["all_reduce", "reduce_scatter"] {
             let calls = format!("sch['embed'].shard('weight', 0).sync('fwd_post', '{sync}')");
@@ -328,11 +328,11 @@ fn l12_d3_ranks_start_from_exact_slices_and_global_shapes_stay_known() {
             for (name, spec) in &model.params {
                 let position = graph.inputs.iter().position(|&v| graph.value(v).name == *name).unwrap();
                 assert_eq!(*graph.ty(graph.inputs[position]), spec.ty, "the global shape of {name}");
-                let (sharding, whole) = (&partitioned.inputs[position], spec.initial(3));
+                let (sharding, whole) = (&partitioned.inputs[position], spec.initial(3).unwrap());
                 for rank in 0..ranks {
                     let extent = sharding.local_shape(&mesh, &spec.ty.shape, rank);
                     let offset = sharding.local_offset(&mesh, &spec.ty.shape, rank);
-                    let shard = spec.initial_shard(3, &offset, &extent);
+                    let shard = spec.initial_shard(3, &offset, &extent).unwrap();
                     assert_eq!(shard, whole.window(&offset, &extent), "{name} on rank {rank}");
                 }
             }

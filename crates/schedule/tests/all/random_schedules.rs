@@ -418,7 +418,7 @@ fn check_evaluation(
     let loss = || -> Result<[f64; 2]> {
         let built = build_evaluation(model, sch.plan(), sch.mesh(), &options, &tools)?;
         let plain = recipe.model(false)?;
-        let mut fed = model.initial(1);
+        let mut fed = model.initial(1).unwrap();
         fed.extend(random_feed(model, 1, 0.3));
         let found = Interpreter.run(&built, &inputs_of(&built.step, &built.pieces, &fed)?)?;
         let expected = evaluate(&plain.forward, &inputs_of(&plain.forward, &[], &fed)?)?;

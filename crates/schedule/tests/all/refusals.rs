@@ -200,7 +200,7 @@ fn d5_nothing_found_is_never_an_empty_list() {
 #[test]
 fn d6_neither_model_nor_inputs_change() {
     let model = block();
-    let (graph, start) = (text::print(&model.forward), model.initial(1));
+    let (graph, start) = (text::print(&model.forward), model.initial(1).unwrap());
     let mut sch = schedule(&model);
     let (first, second) = (ok(sch.compare()), ok(sch.compare()));
     assert_eq!(first, second);
@@ -211,7 +211,7 @@ fn d6_neither_model_nor_inputs_change() {
     while ok(sch.undo()).is_some() {}
     assert_eq!(ok(sch.compare()), first);
     assert!(text::print(sch.graph()) == graph && text::print(&model.forward) == graph);
-    assert_eq!(model.initial(1), start);
+    assert_eq!(model.initial(1).unwrap(), start);
 }
 
 #[test]
@@ -446,7 +446,7 @@ fn evaluation_drops_nothing_and_knows_every_line() {
     let tools = Tools { registry: &Registry::default(), runner: &Interpreter };
     let options = BuildOptions::new(StepOptions::new(Optimizer::adamw()));
     let built = ok(build_evaluation(&model(true), &plan, &mesh, &options, &tools));
-    let mut fed = model(true).initial(1);
+    let mut fed = model(true).initial(1).unwrap();
     fed.extend(random_feed(&model(true), 1, 0.0));
     let inputs = ok(inputs_of(&built.step, &built.pieces, &fed));
     let found = ok(Interpreter.run(&built, &inputs))[0].to_f64()[0];

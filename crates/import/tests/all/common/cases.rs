@@ -8,7 +8,6 @@ use partita_ir::autodiff::vjp;
 use partita_ir::{Graph, Literal, TensorType};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Where the recorded calls are.
 pub fn folder() -> PathBuf {
@@ -195,7 +194,7 @@ fn program(case: &Value) -> Value {
 fn import(case: &Value) -> Result<ImportedModel> {
     let json = serde_json::to_vec(&program(case)).unwrap();
     let bytes = zip(&[Entry::new("m/models/model.json", json), Entry::new("m/byteorder", "little")]);
-    Pt2::read(Arc::new(bytes), None, &Limits::default())?.import(&ImportOptions::default())
+    Pt2::read(bytes.into(), None, &Limits::default())?.import(&ImportOptions::default())
 }
 
 /// The cotangent of a result, as `make.py` has it.

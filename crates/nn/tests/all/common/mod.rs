@@ -60,7 +60,7 @@ pub fn parameters(model: &Model, size: f64) -> Values {
         let values = literal.to_f64().into_iter().zip(noise).map(|(v, n)| v + size * n);
         (name, Literal::from_f64(&literal.ty.clone(), values))
     };
-    model.initial(7).into_iter().enumerate().map(moved).collect()
+    model.initial(7).unwrap().into_iter().enumerate().map(moved).collect()
 }
 
 /// A value with one element changed by `delta`.

@@ -1,0 +1,249 @@
+//! Files that are read where their bytes are used, and must be then what they were when they were opened.
+
+use std::fmt;
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::{Diagnostic, Result};
+
+/// Bytes that are read at a time where a range is visited.
+const AT_ONCE: u64 = 1 << 20;
+
+/// What a file holds, and the message for a change of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileKind {
+    /// The code of the message.
+    pub code: &'static str,
+    /// What it holds: "data".
+    pub what: &'static str,
+    /// What to do.
+    pub help: &'static str,
+}
+
+/// A file that is read in pieces. It is not mapped: where it is truncated meanwhile, a read fails, and not the process.
+///
+/// Every read ends with a comparison of the size and the time of the last modification, so that bytes of a file that was
+/// written in place are not taken for those that it had. A file system whose times are coarse (some milliseconds, on Linux
+/// before 6.13) hides a change of the same size within that time after the file was opened.
+pub struct ReadFile {
+    path: PathBuf,
+    kind: &'static FileKind,
+    opened: Identity,
+    /// Opened again for each read if `None`: a process may hold about a thousand files.
+    file: Option<File>,
+}
+
+/// By which a file is recognised. Not the time of its last change of status: that changes with its name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Identity {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    /// Seconds and nanoseconds.
+    modified: (i64, i64),
+}
+
+impl Identity {
+    fn of(metadata: &Metadata) -> Identity {
+        Identity {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            bytes: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+        }
+    }
+}
+
+impl fmt::Debug for ReadFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} bytes", self.path.display(), self.opened.bytes)
+    }
+}
+
+impl ReadFile {
+    /// Opens a file; `keeps` it open. A file that is kept open can lose its name, or another one can take its place: its own
+    /// bytes are read still.
+    ///
+    /// # Errors
+    /// Those of the system, and one for what is no file. Pipes and devices are not opened, because that could block for
+    /// ever.
+    pub fn open(path: &Path, kind: &'static FileKind, keeps: bool) -> io::Result<ReadFile> {
+        let metadata = fs::metadata(path)?;
+        if !metadata.is_file() {
+            return Err(io::Error::other(if metadata.is_dir() { "a folder" } else { "a device or pipe" }));
+        }
+        ReadFile::of_file(path, File::open(path)?, kind, keeps)
+    }
+
+    /// [`ReadFile::open`] of a file that is open already.
+    pub fn of_file(path: &Path, file: File, kind: &'static FileKind, keeps: bool) -> io::Result<ReadFile> {
+        let opened = Identity::of(&file.metadata()?);
+        Ok(ReadFile { path: path.to_path_buf(), kind, opened, file: keeps.then_some(file) })
+    }
+
+    /// Its size when it was opened, in bytes.
+    pub fn len(&self) -> u64 {
+        self.opened.bytes
+    }
+
+    /// Whether it had no bytes when it was opened.
+    pub fn is_empty(&self) -> bool {
+        self.opened.bytes == 0
+    }
+
+    /// Fills `window` with the bytes from `start`.
+    ///
+    /// # Errors
+    /// The code of its kind if it cannot be read, or is no longer what was opened.
+    pub fn read(&self, start: u64, window: &mut [u8]) -> Result<()> {
+        self.reading(|file| file.read_exact_at(window, start))
+    }
+
+    /// Gives the bytes of a range to `visit`, piece by piece. Errors as [`ReadFile::read`].
+    pub fn visit(&self, range: Range<u64>, visit: &mut dyn FnMut(&[u8])) -> Result<()> {
+        let Range { mut start, end } = range;
+        let mut piece = vec![0; AT_ONCE.min(end.saturating_sub(start)) as usize];
+        while start < end {
+            let count = AT_ONCE.min(end - start) as usize;
+            self.read(start, &mut piece[..count])?;
+            visit(&piece[..count]);
+            start += count as u64;
+        }
+        Ok(())
+    }
+
+    /// Several reads, for which the file is compared once: what `read` returns is valid only if this returns it.
+    ///
+    /// # Errors
+    /// As [`ReadFile::read`].
+    pub fn reading<T>(&self, read: impl FnOnce(&File) -> io::Result<T>) -> Result<T> {
+        let reopened;
+        let file = match &self.file {
+            Some(file) => file,
+            None => {
+                reopened = File::open(&self.path).map_err(|error| self.lost(None, &error))?;
+                &reopened
+            }
+        };
+        let result = read(file);
+        // Behind the read: the system notes the time of a write before it writes.
+        match (result, file.metadata()) {
+            (Ok(value), Ok(now)) if Identity::of(&now) == self.opened => Ok(value),
+            (Ok(_), Ok(now)) => Err(self.changed(Identity::of(&now))),
+            (Err(error), Ok(now)) => Err(self.lost(Some(Identity::of(&now)), &error)),
+            (_, Err(error)) => Err(self.lost(None, &error)),
+        }
+    }
+
+    /// A read failed: since the file changed, or for a reason of the system.
+    fn lost(&self, now: Option<Identity>, error: &io::Error) -> Box<Diagnostic> {
+        match now {
+            Some(now) if now != self.opened => self.changed(now),
+            _ => self.told("cannot be read any more", error.to_string()),
+        }
+    }
+
+    fn changed(&self, now: Identity) -> Box<Diagnostic> {
+        let (bytes, before) = (now.bytes, self.opened);
+        let found = match (bytes.cmp(&before.bytes), (now.device, now.inode) == (before.device, before.inode))
+        {
+            (_, false) => format!("another file, of {bytes} bytes: it was replaced"),
+            (std::cmp::Ordering::Less, true) => format!("{bytes} bytes: it was truncated"),
+            (std::cmp::Ordering::Greater, true) => format!("{bytes} bytes: something was appended"),
+            (std::cmp::Ordering::Equal, true) => {
+                format!("{bytes} bytes, written later: it was changed in place")
+            }
+        };
+        self.told("changed while it was read", found)
+    }
+
+    fn told(&self, happened: &str, found: String) -> Box<Diagnostic> {
+        Diagnostic::new(self.kind.code, format!("a file of {} {happened}", self.kind.what))
+            .at(self.path.display().to_string())
+            .expected(format!("the {} bytes that it had when it was opened", self.opened.bytes))
+            .found(found)
+            .help(self.kind.help)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, SystemTime};
+
+    const KIND: FileKind = FileKind { code: "E307", what: "data", help: "put it back" };
+
+    /// A new file, last modified a while ago, so that a write now is later on every file system.
+    fn written(path: &Path, bytes: &[u8]) {
+        fs::write(path, bytes).unwrap();
+        let ago = SystemTime::now() - Duration::from_secs(60);
+        File::options().write(true).open(path).unwrap().set_modified(ago).unwrap();
+    }
+
+    fn found(file: &ReadFile) -> String {
+        let error = file.read(0, &mut [0; 2]).unwrap_err();
+        assert_eq!((error.code, error.help.as_deref()), ("E307", Some("put it back")));
+        assert!(error.at.as_ref().unwrap().ends_with("text"), "{error}");
+        error.found.clone().unwrap()
+    }
+
+    #[test]
+    fn a_file_that_changes_is_named_with_what_happened() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("text");
+        for keeps in [true, false] {
+            let opened = |bytes: &[u8]| {
+                written(&path, bytes);
+                ReadFile::open(&path, &KIND, keeps).unwrap()
+            };
+            let file = opened(b"abcdefgh");
+            let mut window = [0; 3];
+            file.read(4, &mut window).unwrap();
+            assert_eq!((&window, file.len()), (b"efg", 8));
+            let mut seen = Vec::new();
+            file.visit(1..7, &mut |piece| seen.extend_from_slice(piece)).unwrap();
+            assert_eq!(seen, b"bcdefg");
+            File::options().write(true).open(&path).unwrap().set_len(5).unwrap();
+            assert_eq!(found(&file), "5 bytes: it was truncated");
+
+            let file = opened(b"abcdefgh");
+            fs::write(&path, b"abcdefghi").unwrap();
+            assert_eq!(found(&file), "9 bytes: something was appended");
+
+            let file = opened(b"abcdefgh");
+            fs::write(&path, b"ABCDEFGH").unwrap();
+            assert_eq!(found(&file), "8 bytes, written later: it was changed in place");
+            fs::remove_file(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_kept_open_may_lose_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("text"), folder.path().join("other"));
+        let mut window = [0; 8];
+        for keeps in [true, false] {
+            written(&path, b"abcdefgh");
+            let file = ReadFile::open(&path, &KIND, keeps).unwrap();
+            written(&other, b"ABCDEFGHI");
+            fs::rename(&other, &path).unwrap();
+            match keeps {
+                true => {
+                    file.read(0, &mut window).unwrap();
+                    assert_eq!(&window, b"abcdefgh");
+                }
+                false => assert_eq!(found(&file), "another file, of 9 bytes: it was replaced"),
+            }
+            fs::remove_file(&path).unwrap();
+            match keeps {
+                true => file.read(0, &mut window).unwrap(),
+                false => assert!(found(&file).contains("No such file"), "{}", found(&file)),
+            }
+        }
+        let refused = ReadFile::open(folder.path(), &KIND, true).unwrap_err();
+        assert_eq!(refused.to_string(), "a folder");
+    }
+}
