@@ -26,8 +26,8 @@ from partita._watched import Holder, Tree, described, is_unchanged
 _OLD, _KNOWN, _TARGET, _INPUT, _RESULT, _OUTPUT, _CONSTANT, _BUILT, _WEAK = range(9)
 
 
-Type = tuple[torch.dtype, tuple[int, ...], bool]
-"""Of a tensor: element type, shape, whether it has a gradient."""
+Type = tuple[torch.dtype, tuple[int, ...], bool, torch.device]
+"""Of a tensor: element type, shape, whether it has a gradient, where it lies."""
 
 
 @dataclass
@@ -89,7 +89,7 @@ class Effects:
     def apply(self, tree: Tree, outputs: Sequence[Any], inputs: Sequence[Any], result: Sequence[Any]) -> None:
         """Changes the objects of a tree with the same key as a pass of PyTorch would have. ``inputs`` and ``result`` are
         the leaves of the arguments and of what is returned."""
-        outputs = [value.reshape(shape) for value, (_, shape, _) in zip(outputs, self.types)]
+        outputs = [value.reshape(shape) for value, (_, shape, _, _) in zip(outputs, self.types)]
         with torch.no_grad():
             for number, output in self.written:
                 inputs[number].copy_(outputs[output])
@@ -176,7 +176,7 @@ class Watched:
             if isinstance(value, torch.Tensor) and value._version != version:
                 effects.written.append((number, len(effects.outputs)))
                 effects.outputs.append(value.reshape(1) if value.dim() == 0 else value)
-                effects.types.append((value.dtype, tuple(value.shape), False))
+                effects.types.append((value.dtype, tuple(value.shape), False, value.device))
 
     def _found(self, before: list[dict[Any, Any]], inputs: list[Any], result: list[Any]) -> Effects:
         effects = Effects(results=[_type_of(value) if isinstance(value, torch.Tensor) else None for value in result])
@@ -286,11 +286,13 @@ def _shared(one: dict[Any, Any], other: dict[Any, Any]) -> list[tuple[Any, Any]]
 
 def zeros(types: Sequence[Type | None]) -> list[Any]:
     """Tensors of these types."""
-    return [None if kind is None else torch.zeros(kind[1], dtype=kind[0]).requires_grad_(kind[2]) for kind in types]
+    return [
+        None if kind is None else torch.zeros(kind[1], dtype=kind[0], device=kind[3]).requires_grad_(kind[2]) for kind in types
+    ]
 
 
 def _type_of(value: torch.Tensor) -> Type:
-    return value.dtype, tuple(value.shape), value.requires_grad
+    return value.dtype, tuple(value.shape), value.requires_grad, value.device
 
 
 def _kind_of(value: Any) -> Any:

@@ -305,7 +305,15 @@ def _imported(
         # The file is mapped: its bytes stay after its name is gone.
         native = _partita.Model(path, loss, batch, ranks)
 
-    return Model(native, module, _returning(exported), save, function, reached, ranges_of(exported))
+    return Model(native, module, _returning(exported), save, function, reached, ranges_of(exported), _devices(exported))
+
+
+def _devices(exported: Any) -> list[torch.device | None]:
+    """The devices of the tensors that a module returns, where the export knows them."""
+    (output,) = exported.graph.find_nodes(op="output")
+    names = [spec.arg.name for spec in exported.graph_signature.output_specs if spec.kind.name == "USER_OUTPUT"]
+    values = {node.name: node.meta.get("val") for node in output.all_input_nodes}
+    return [getattr(values.get(name), "device", None) for name in names if name in values]
 
 
 @contextmanager

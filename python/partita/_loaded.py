@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from partita import _export
 from partita._apart import separate
+from partita._devices import Told
 from partita._load import Model
 from partita._readings import casts
 from partita._tensors import pack
@@ -38,12 +39,14 @@ def load(
         args = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
         kwargs = {}
 
+    told = Told()
+
     def make() -> Model:
         found = traced(module, args, kwargs, Tree(module, also=loss), loss=loss)
         if loss is not None:
             _export.check_loss(found.program, loss)
         model = _export._imported(found.program, module, loss_name, batch, ranks, loss)
-        model._taken, model._example = Taken(module, found, model, make), (args, kwargs)
+        model._taken, model._example, model._told = Taken(module, found, model, make), (args, kwargs), told
         return model
 
     made = make()

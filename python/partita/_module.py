@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from partita import _export, _launched, _partita
 from partita._apart import copied
 from partita._code import Ran
+from partita._devices import Told, brought, tensors_of
 from partita._effects import Effects
 from partita._error import refuse
 from partita._kinds import is_over, members_over
@@ -161,7 +162,7 @@ class Programs:
             with torch.no_grad():
                 for name, value in zip(self.buffers, values[len(self.outputs) :]):
                     named[name].copy_(value)
-        return values[: len(self.outputs)]
+        return [brought(value, device) for value, device in zip(values, self.model._devices)]
 
     def backward(
         self,
@@ -199,8 +200,12 @@ class Programs:
             copied, lent = (of_inputs, of_parameters) if self._lends else (of_inputs + of_parameters, [])
             found = [to_torch(value) for value in running.native.backward(fed, copied, lent)]
             running.lending(found[len(copied) :])
+        # Each on the device of its tensor, as autograd demands. What is copied there is no longer lent.
         gradients = iter(found)
-        return [next(gradients) if is_needed else None for is_needed in needed]
+        return [
+            brought(next(gradients), value.device) if is_needed else None
+            for value, is_needed in zip([*inputs, *parameters], needed)
+        ]
 
     @contextmanager
     def _ready(
@@ -338,6 +343,9 @@ class Planning:
     passed: Passed
     """Whether a backward pass has gone through the module."""
 
+    told: Told
+    """Whether the program was told that the ranks compute on the host."""
+
     _over: tuple[dict[str, Any], Any] = {}, None
     """What a parametrization has put over that class, and the class with it."""
 
@@ -349,7 +357,7 @@ class Planning:
 
     def __init__(self, kind: type[torch.nn.Module], plan: Plan, mesh: Mesh, same: Any = None) -> None:
         self.kind, self.plan, self.mesh, self.same = kind, plan, mesh, same
-        self.homes, self.lock, self.passed = Homes(), threading.RLock(), Passed()
+        self.homes, self.lock, self.passed, self.told = Homes(), threading.RLock(), Passed(), Told()
         self._begin()
 
     def _begin(self) -> None:
@@ -421,6 +429,7 @@ class Planning:
     def _made(self, call: Call, arguments: Any) -> Entry:
         """A new entry. If the pass leaves another state behind, in which it is the same, that has an entry too."""
         module, args, kwargs = call.module, call.args, call.kwargs
+        self.told.tell(self.kind_of(module).__name__, [*tensors_of(module), *call.inputs])
         if not self.programs and _launched.is_launched():
             tensors = [*module.named_parameters(), *module.named_buffers()]
             _launched.compare("weights", ((name, pack(value)) for name, value in tensors))
@@ -476,7 +485,7 @@ class Call:
 def _told(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
         strides = leaf.stride() if leaf.layout == torch.strided else None
-        return leaf.shape, strides, leaf.dtype, leaf.requires_grad
+        return leaf.shape, strides, leaf.dtype, leaf.requires_grad, leaf.device
     return described(leaf)
 
 
@@ -513,13 +522,13 @@ def _check_transforms(values: Sequence[Any] = ()) -> None:
 
 
 def _check_memory(call: Call) -> None:
-    """E415 for tensors that are not in the memory of the host, element by element."""
+    """E415 for tensors that have no values, or not element by element."""
     for value in call.inputs:
-        if value.device.type != "cpu" or value.layout != torch.strided:
+        if value.device.type == "meta" or value.layout != torch.strided:
             raise refuse(
                 "E415",
                 f"{call.module._planning.kind_of(call.module).__name__} is called with a tensor that it cannot read",
-                expected="dense tensors on the device cpu",
+                expected="dense tensors with values",
                 found=f"a tensor on {value.device} with the layout {value.layout}",
             )
 

@@ -43,4 +43,6 @@ def planned(model: Model, plan: Plan, mesh: Mesh) -> Any:
         return Planned(model, plan, mesh)
     from partita._module import planned_module
 
-    return planned_module(model._module, plan, mesh)
+    made = planned_module(model._module, plan, mesh)
+    made._planning.told = model._told
+    return made

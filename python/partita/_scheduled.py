@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from partita import _module
+from partita._devices import Told
 from partita._error import refuse
 from partita._partita import Mesh, PartitaError, Plan
 from partita._replaced import Same, shared_copy
@@ -33,6 +34,7 @@ class Scheduled:
         self.shown: nn.Module = shared_copy(model)
         self.lines: list[_Line] = []
         self.same = Same(model, model)
+        self.told = Told()
         self.structure = self._structure()
 
     def _structure(self) -> list[tuple[str, type]]:
@@ -135,8 +137,9 @@ class Scheduled:
     def planned(self) -> nn.Module:
         """The module under the plan."""
         self.check_unchanged()
-        planned: nn.Module = _module.planned_module(self.edited, self.plan(), self.mesh, self.same)
-        return planned
+        planned: Any = _module.planned_module(self.edited, self.plan(), self.mesh, self.same)
+        planned._planning.told = self.told
+        return planned  # type: ignore[no-any-return]
 
     def state(self) -> Any:
         """What ``restore`` takes back."""

@@ -324,7 +324,8 @@ def text_of(program: Any) -> str:
     # Under autocast, the types alone tell what an op computes in.
     for node in chain.from_iterable(graph.nodes for graph in graphs):
         values = pytree.tree_leaves(node.meta.get("val"))
-        parts.append(str([(value.dtype, tuple(value.shape)) for value in values if isinstance(value, torch.Tensor)]))
+        known = [value for value in values if isinstance(value, torch.Tensor)]
+        parts.append(str([(value.dtype, tuple(value.shape), str(value.device)) for value in known]))
     tied: dict[int, list[str]] = {}
     for name, value in program.state_dict.items():
         tied.setdefault(id(value), []).append(name)

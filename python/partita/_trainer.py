@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from partita import _launched, _partita, optim
+from partita._devices import at_home, tensors_of
 from partita._error import refuse
 from partita._load import Model, named_inputs
 from partita._observed import observe
@@ -97,8 +98,14 @@ class Trainer:
         self._native: _partita.Trainer | _Lost = self._made()
         self._named: tuple[_partita.Model, list[str], list[str]] | None = None
         self._values = self._watched()
+        self._told = model._told
+        self._told.tell(self._kind(), tensors_of(model._module))
         # Whether a step has failed so that no other one can follow.
         self._has_failed = False
+
+    def _kind(self) -> str:
+        """What messages call the model."""
+        return "the model" if self.model._module is None else type(self.model._module).__name__
 
     def _made(self) -> _partita.Trainer:
         """New ranks with the parameters of the model."""
@@ -197,6 +204,7 @@ class Trainer:
         self._take_values()
         types = self.model.inputs
         given = named_inputs(self.model, batch).items()
+        self._told.tell(self._kind(), (value for _, value in given))
         packed = [(name, pack(value, types[name][0] if name in types else None)) for name, value in given]
         if _launched.checks_inputs():
             _launched.compare("inputs", packed)
@@ -249,7 +257,7 @@ class Trainer:
     @property
     def notes(self) -> list[str]:
         """Facts about the planned step, such as idle ranks."""
-        return self._native.notes()
+        return [*self._native.notes(), *self._told.notes]
 
     @property
     def bytes_on_ranks(self) -> list[int]:
@@ -264,7 +272,7 @@ class Trainer:
         native = self.model._native
         unpack = to_numpy if self.model._module is None else to_torch
         names = [name for name, _, _ in native.parameters() + native.states()]
-        values = {name: unpack(self._native.get(name)) for name in names}
+        values = at_home({name: unpack(self._native.get(name)) for name in names}, self.model._module)
         values |= {alias: values[name] for alias, name in native.ties()}
         if self.model._module is None:
             return values

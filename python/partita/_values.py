@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from partita._devices import is_away
 from partita._error import refuse
 from partita._tensors import pack
 from partita._watched import Tree, has_memory
@@ -51,7 +52,7 @@ def _elements(tensor: torch.Tensor) -> memoryview:
     """Some elements, in the memory of the tensor."""
     value = tensor.detach()
     integer = _INTEGERS.get(value.element_size())
-    if integer is None or not has_memory(value):
+    if integer is None or is_away(value) or not has_memory(value):
         return memoryview(b"")
     value = value.view(-1)[:: max(1, value.numel() // _ELEMENTS)] if value.is_contiguous() else value[(0,) * value.dim()]
     return value.view(integer).numpy().data
