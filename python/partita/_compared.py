@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from partita._caches import without_caches
+
 # A gradient that is zero in exact arithmetic, as that of the bias of attention's keys, is noise of the size of rounding:
 # tensors are compared with their own largest element, but with no less than this part of the largest gradient.
 _FLOOR = 1e-2
@@ -37,7 +39,7 @@ def observed(
     state = {name: value.clone() for name, value in module.named_buffers()}
     try:
         with torch.enable_grad():
-            outputs = module(*args, **kwargs)
+            outputs, _ = without_caches(module(*args, **kwargs))
         found = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
         seen: Seen = [(f"output {place}", leaf.detach().cpu()) for place, leaf in enumerate(found)]
         results = [leaf for leaf in found if leaf.requires_grad]

@@ -5,11 +5,10 @@ Until ranks run on other devices, a program that uses one is told so, once for e
 
 from __future__ import annotations
 
-import os
-import sys
-import warnings
 from collections.abc import Iterable
 from typing import Any
+
+from partita._told import Told
 
 
 def is_away(value: Any) -> bool:
@@ -37,35 +36,18 @@ def at_home(values: dict[str, Any], module: Any) -> dict[str, Any]:
     return {name: brought(value, own[name].device) if name in own else value for name, value in values.items()}
 
 
-class Told:
-    """Whether a program was told that its devices do not compute: in one object, so that it is told once."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        """What it was told."""
-
-    def tell(self, what: str, values: Iterable[Any]) -> None:
-        """Warns of the first tensor that lies on another device, unless a warning was given before."""
-        if not self.notes:
-            device = next((value.device for value in values if is_away(value)), None)
-            if device is not None:
-                self.say(what, device)
-
-    def say(self, what: str, device: Any) -> None:
-        """Warns of a device, unless a warning was given before."""
-        if not self.notes:
-            self.notes.append(
-                f"{what} is on the device {device}, and its ranks compute on the cores of this machine: tensors go to the host "
-                f"for each pass, and results and gradients come back to {device}"
-            )
-            warn(self.notes[0])
+def tell(told: Told, what: str, values: Iterable[Any]) -> None:
+    """Says once that the first of these values which lies on another device is computed on the host."""
+    if not told.has("device"):
+        device = next((value.device for value in values if is_away(value)), None)
+        if device is not None:
+            tell_of(told, what, device)
 
 
-def warn(text: str) -> None:
-    """A warning at the line of the user: that of the nearest frame which is neither of this package nor of PyTorch."""
-    files = [__file__, getattr(sys.modules.get("torch"), "__file__", None) or __file__]
-    inside = tuple(os.path.dirname(os.path.abspath(file)) + os.sep for file in files)
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and os.path.abspath(frame.f_code.co_filename).startswith(inside):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(text, stacklevel=level)
+def tell_of(told: Told, what: str, device: Any) -> None:
+    """Says once that the ranks of what is on a device compute on the host."""
+    told.say(
+        "device",
+        f"{what} is on the device {device}, and its ranks compute on the cores of this machine: tensors go to the host "
+        f"for each pass, and results and gradients come back to {device}",
+    )

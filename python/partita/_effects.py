@@ -16,6 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
+from partita._caches import without_caches
 from partita._code import CallRecorder
 from partita._drawn_outside import Drawn
 from partita._error import refuse
@@ -131,6 +132,8 @@ class Watched:
         """``keeps``: whether a program returns the tensors that are left behind."""
         self.tree, self.run, self.keeps = tree, run, keeps
         self.effects, self.ran = Effects(), CallRecorder()
+        # The class of a cache that forward() returned, in whose place is None.
+        self.cache: str | None = None
         # What the export puts others in the place of: the entries that the user sees.
         self._own = tree.saved()
         # By the id of what is in its place, while the module runs.
@@ -145,7 +148,7 @@ class Watched:
             versions = [value._version if isinstance(value, torch.Tensor) else 0 for value in inputs]
             drawn = Drawn(self.tree.opaque)
             with CallRecorder() as self.ran:
-                result = self.run(*args, **kwargs)
+                result, self.cache = without_caches(self.run(*args, **kwargs))
             after = pytree.tree_leaves((args, kwargs))
             if len(after) != len(inputs) or any(now is not before for now, before in zip(after, inputs)):
                 raise _refused("forward() changes a list or a dictionary among its arguments", "an argument")

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from partita import _partita
-from partita._devices import Told, at_home
+from partita._devices import at_home
 from partita._error import refuse
 from partita._tensors import to_numpy, to_torch
+from partita._told import Told
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +91,7 @@ class Model:
     @property
     def notes(self) -> list[str]:
         """Remarks of the import, such as random numbers that differ from PyTorch's."""
-        return self._native.notes()
+        return [*self._native.notes(), *self._told.notes]
 
     def state_dict(self) -> dict[str, Any]:
         """Parameters and changing buffers by name, with further names of shared ones: tensors of PyTorch if the model

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from partita import _export
+from partita import _caches, _export
 from partita._apart import separate
-from partita._devices import Told
 from partita._load import Model
 from partita._readings import casts
 from partita._tensors import pack
+from partita._told import Told
 from partita._traced import Constants, Traced, traced
 from partita._watched import Tree
 
@@ -43,6 +43,8 @@ def load(
 
     def make() -> Model:
         found = traced(module, args, kwargs, Tree(module, also=loss), loss=loss)
+        if found.cache is not None:
+            told.say("cache", _caches.note(type(module).__name__, found.cache))
         if loss is not None:
             _export.check_loss(found.program, loss)
         model = _export._imported(found.program, module, loss_name, batch, ranks, loss)

@@ -20,10 +20,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from partita import _export, _launched, _partita
+from partita import _caches, _export, _launched, _partita
 from partita._apart import copied
 from partita._code import Ran
-from partita._devices import Told, brought, tensors_of
+from partita._devices import brought, tell, tensors_of
 from partita._effects import Effects
 from partita._error import refuse
 from partita._kinds import is_over, members_over
@@ -35,6 +35,7 @@ from partita._partita import Mesh, Plan
 from partita._readings import casts
 from partita._rows import check_rows
 from partita._tensors import pack, to_torch
+from partita._told import Told
 from partita._traced import Constants, traced
 from partita._watched import Key, Tree, described
 
@@ -429,11 +430,13 @@ class Planning:
     def _made(self, call: Call, arguments: Any) -> Entry:
         """A new entry. If the pass leaves another state behind, in which it is the same, that has an entry too."""
         module, args, kwargs = call.module, call.args, call.kwargs
-        self.told.tell(self.kind_of(module).__name__, [*tensors_of(module), *call.inputs])
+        tell(self.told, self.kind_of(module).__name__, [*tensors_of(module), *call.inputs])
         if not self.programs and _launched.is_launched():
             tensors = [*module.named_parameters(), *module.named_buffers()]
             _launched.compare("weights", ((name, pack(value)) for name, value in tensors))
         found = traced(module, args, kwargs, call.tree, kind=self.kind_of(module), keeps=True)
+        if found.cache is not None:
+            self.told.say("cache", _caches.note(self.kind_of(module).__name__, found.cache))
         if found.tree is not call.tree:
             call.tree, self._ran = found.tree, found.tree.ran
             self._trees = [call.tree]

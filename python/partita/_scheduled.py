@@ -14,11 +14,11 @@ from typing import Any
 from torch import nn
 
 from partita import _module
-from partita._devices import Told
 from partita._error import refuse
 from partita._partita import Mesh, PartitaError, Plan
 from partita._replaced import Same, shared_copy
 from partita._schedule import caller
+from partita._told import Told
 
 _Line = tuple[str, str, tuple[Any, ...], dict[str, Any], str]
 

@@ -94,6 +94,8 @@ class Traced:
     """The same program, exported from the state that it leaves behind."""
     ran: CallRecorder = field(default_factory=CallRecorder)
     """The code of the user that ran."""
+    cache: str | None = None
+    """The class of a cache that it does not return."""
     refused: Exception | None = None
     """Why no step can repeat it: it depends on what a pass before has left behind."""
 
@@ -230,7 +232,7 @@ def _once(
             value = module.get_buffer(name)
         if keeps and value is not None and torch.is_grad_enabled() and value.requires_grad and value.is_floating_point():
             refused = refused or _trained_outside(place)
-    return Traced(program, tree, effects, text_of(program), constants, ran=watched.ran, refused=refused)
+    return Traced(program, tree, effects, text_of(program), constants, ran=watched.ran, cache=watched.cache, refused=refused)
 
 
 def _plain(module: torch.nn.Module, kind: type[torch.nn.Module]) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from partita import _launched, _partita, optim
-from partita._devices import at_home, tensors_of
+from partita._devices import at_home, tell, tensors_of
 from partita._error import refuse
 from partita._load import Model, named_inputs
 from partita._observed import observe
@@ -99,7 +99,7 @@ class Trainer:
         self._named: tuple[_partita.Model, list[str], list[str]] | None = None
         self._values = self._watched()
         self._told = model._told
-        self._told.tell(self._kind(), tensors_of(model._module))
+        tell(self._told, self._kind(), tensors_of(model._module))
         # Whether a step has failed so that no other one can follow.
         self._has_failed = False
 
@@ -204,7 +204,7 @@ class Trainer:
         self._take_values()
         types = self.model.inputs
         given = named_inputs(self.model, batch).items()
-        self._told.tell(self._kind(), (value for _, value in given))
+        tell(self._told, self._kind(), (value for _, value in given))
         packed = [(name, pack(value, types[name][0] if name in types else None)) for name, value in given]
         if _launched.checks_inputs():
             _launched.compare("inputs", packed)

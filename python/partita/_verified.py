@@ -17,6 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from partita import _partita
+from partita._caches import without_caches
 from partita._load import Model
 from partita._module import FLOATS
 from partita._partita import PartitaError, Report
@@ -172,7 +173,7 @@ def _passes(
             _change(module, draws)
         module.zero_grad(set_to_none=True)
         try:
-            outputs = module(*inputs[0], **inputs[1])
+            outputs, _ = without_caches(module(*inputs[0], **inputs[1]))
         except (RuntimeError, TypeError):
             if any(value.dtype == torch.float64 for value in module.parameters()):
                 return None

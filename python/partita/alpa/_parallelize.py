@@ -14,10 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from partita import _partita
-from partita._devices import Told
+from partita._devices import tell_of
 from partita._error import refuse
 from partita._partita import Mesh, Plan, Report
 from partita._tensors import Packed, long_dtype, pack
+from partita._told import Told
 from partita.alpa._cluster import make_step
 from partita.alpa._layers import layer_option
 from partita.alpa._marks import border, evaluate, holds, mark, register_array, where
@@ -281,7 +282,7 @@ class Executable:
         self._device = committed or self._device
         away = next((device for array in arrays for device in array.devices() if device.platform != "cpu"), None)
         if away is not None:
-            self._told.say(self._traced.name, away)
+            tell_of(self._told, self._traced.name, away)
 
     def _brought(self, value: Any) -> Any:
         found = _to_jax(value)

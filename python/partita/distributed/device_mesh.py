@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from partita import Mesh, _partita
-from partita._devices import Told
+from partita._devices import tell_of
 from partita._error import refuse
+from partita._told import Told
 
 __all__ = ["DeviceMesh", "init_device_mesh"]
 
@@ -99,7 +100,7 @@ class DeviceMesh:
         self._root = self
         self._told = Told()
         if device_type != "cpu":
-            self._told.say("the mesh", device_type)
+            tell_of(self._told, "the mesh", device_type)
         # The planned programs of tensors on this mesh, by function and layouts.
         self._programs: dict[Any, Any] = {}
 

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from partita import _partita
-from partita._devices import Told, brought, is_away
+from partita._devices import brought, is_away, tell_of
 from partita._error import refuse
 from partita._function import cut, joined
 from partita._tensors import pack, to_torch
+from partita._told import Told
 from partita.distributed.device_mesh import DeviceMesh
 from partita.nvfuser import _mesh
 from partita.nvfuser._collectives import create_dtensor
@@ -129,7 +130,7 @@ class FusionDefinition:
         pieces = [cut(tensor.detach(), described[5]) for tensor, described in zip(given, program.inputs())]
         device = next((tensor.device for tensor in given if is_away(tensor)), None)
         if device is not None:
-            self._told.say(type(self).__name__, device)
+            tell_of(self._told, type(self).__name__, device)
         results = program.run([[pack(piece) for piece in each] for each in pieces])
         outputs: list[Any] = []
         for tensor, locals, described in zip(self._outputs, results, program.outputs()):

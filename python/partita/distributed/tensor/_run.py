@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from partita import _partita
-from partita._devices import brought, is_away
+from partita._devices import brought, is_away, tell_of
 from partita._error import refuse
 from partita._function import Function, Part, dtype_name, dtype_named, tensor_type, traced
 from partita._tensors import pack, to_torch
@@ -130,7 +130,7 @@ class Planned:
         """The outputs, each as the tensors of all ranks, on the device of the inputs: if several, the one beside the host."""
         device = next((locals[0].device for locals in inputs if is_away(locals[0])), None)
         if device is not None:
-            self.mesh._root._told.say("a distributed tensor", device)
+            tell_of(self.mesh._root._told, "a distributed tensor", device)
         found = self.program.run([[pack(local) for local in locals] for locals in inputs])
         return [[brought(to_torch(local), device) for local in locals] for locals in found]
 
