@@ -32,6 +32,7 @@ from partita._load import Model
 from partita._observed import observe
 from partita._origins import Passed, note
 from partita._partita import Mesh, Plan
+from partita._printed import Printed
 from partita._readings import casts
 from partita._rows import check_rows
 from partita._tensors import pack, to_torch
@@ -345,7 +346,10 @@ class Planning:
     """Whether a backward pass has gone through the module."""
 
     told: Told
-    """Whether the program was told that the ranks compute on the host."""
+    """What the program was told about it."""
+
+    printed: Printed | None = None
+    """What it prints, if it was built by a schedule that shows it."""
 
     _over: tuple[dict[str, Any], Any] = {}, None
     """What a parametrization has put over that class, and the class with it."""
@@ -581,21 +585,32 @@ def planned_module(module: torch.nn.Module, plan: Plan, mesh: Mesh, same: Any = 
     return planned
 
 
-def _planned(module: Any, plan: Plan, mesh: Mesh, same: Any) -> Any:
+def _planned(module: Any, plan: Plan, mesh: Mesh, same: Any, printed: Printed | None = None) -> Any:
     """The module itself, planned."""
     over, kind = None, type(module)
     if is_over(module):
         over, kind = kind, kind.__bases__[0]
+    plain: Any = kind
     module._planning = Planning(kind, plan, mesh, same)
+    module._planning.printed = printed
 
     def reduce(self: Any, protocol: int) -> Any:
-        return _planned, (self._planning.original(self), plan, mesh, same)
+        return _planned, (self._planning.original(self), plan, mesh, same, self._planning.printed)
+
+    def text(self: Any) -> str:
+        shown = self._planning.printed
+        return shown.text if shown is not None and shown.fits(self) else str(plain.__repr__(self))
+
+    def whole(self: Any) -> str:
+        shown = self._planning.printed
+        return shown.whole if shown is not None and shown.fits(self) else str(plain.__str__(self))
 
     def deepcopy(self: Any, memo: dict[int, Any]) -> Any:
-        memo[id(self)] = made = _planned(copied(self._planning.original(self), memo), plan, mesh, same)
+        original, printed = self._planning.original(self), self._planning.printed
+        memo[id(self)] = made = _planned(copied(original, memo), plan, mesh, same, printed)
         return made
 
-    own = {"forward": planned_forward(), "__reduce_ex__": reduce, "__deepcopy__": deepcopy}
+    own = {"forward": planned_forward(), "__reduce_ex__": reduce, "__deepcopy__": deepcopy, "__repr__": text, "__str__": whole}
     planned: Any = type(kind.__name__, (kind,), own)
     if over is not None:
         planned = type(over.__name__, (planned,), members_over(over))

@@ -16,6 +16,7 @@ from torch import nn
 from partita import _module
 from partita._error import refuse
 from partita._partita import Mesh, PartitaError, Plan
+from partita._printed import Printed, parts_of, view
 from partita._replaced import Same, shared_copy
 from partita._schedule import caller
 from partita._told import Told
@@ -97,6 +98,13 @@ class Scheduled:
         """A module as it is shown."""
         return self.shown.get_submodule(path) if path else self.shown
 
+    def view(self, path: str = "") -> Any:
+        """A module as it is shown, with the sizes of a rank: for reading."""
+        shards = [
+            (of, arguments[0], named["dim"]) for of, name, arguments, named, _ in self.lines if name == "shard" and arguments[0] != "output"
+        ]
+        return view(self.shown_at(path), shards, self.mesh, path)
+
     def show(self, path: str, module: nn.Module) -> None:
         """Shows a module in this place."""
         if path:
@@ -139,6 +147,8 @@ class Scheduled:
         self.check_unchanged()
         planned: Any = _module.planned_module(self.edited, self.plan(), self.mesh, self.same)
         planned._planning.told = self.told
+        shown = self.view()
+        planned._planning.printed = Printed(repr(shown), str(shown), parts_of(planned))
         return planned  # type: ignore[no-any-return]
 
     def state(self) -> Any:
