@@ -24,6 +24,7 @@ from partita._code import CallRecorder, Ran
 from partita._effects import Effects, Watched, refuse_cached, refuse_carried, refuse_drawn, refuse_moving, zeros
 from partita._error import refuse
 from partita._load import Model
+from partita._origin import of_result
 from partita._readings import as_outside
 from partita._tensors import pack
 from partita._watched import HOOKS, Tree
@@ -288,7 +289,7 @@ def _with_loss(
         run = alias._call_impl
 
     def with_loss(*inputs: Any) -> Any:
-        return loss(run(*inputs[:-1]), inputs[-1])
+        return of_result(loss, run(*inputs[:-1]), inputs[-1])
 
     return with_loss, inspect.Signature(named)
 

@@ -17,6 +17,9 @@ from partita._rows import check_rows
 from partita._schedule import mesh_of, plan_of, step_options
 from partita._tensors import pack, to_numpy, to_torch
 
+# The factor of the loss in the first step in f16, as docs/PRECISION.md says.
+_FIRST_SCALE = 65536.0
+
 if TYPE_CHECKING:
     from partita._followed import Update
     from partita._values import Values
@@ -228,7 +231,10 @@ class Trainer:
     @property
     def loss_scale(self) -> float | None:
         """The factor of the loss in the next step; None where the loss is not scaled."""
-        return None if self._precision != "f16" else float(to_numpy(self._native.get("optimizer.scale.loss")))
+        if self._precision != "f16":
+            return None
+        # The state is 0 until a step has set it, as all states are: the step then takes the first scale.
+        return float(to_numpy(self._native.get("optimizer.scale.loss"))) or _FIRST_SCALE
 
     @property
     def lr(self) -> float:

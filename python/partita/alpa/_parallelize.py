@@ -17,6 +17,7 @@ from partita import _partita
 from partita._devices import tell_of
 from partita._error import refuse
 from partita._partita import Mesh, Plan, Report
+from partita._program import own_name
 from partita._tensors import Packed, long_dtype, pack
 from partita._told import Told
 from partita.alpa._cluster import make_step
@@ -328,8 +329,9 @@ class Executable:
         return self._native.verify(list(zip(self._traced.names, tensors)))
 
     def explain(self, name: str | None = None) -> str:
-        """Why the step is as it is: on one screen, or for one tensor or collective."""
-        return self._native.explain(name)
+        """Why the step is as it is: on one screen, or for one tensor or collective. ``state['w']`` is ``state.w``."""
+        known = [*self._traced.names, *self._traced.output_names]
+        return self._native.explain(None if name is None else own_name(name, known))
 
     def collectives(self, rank: int = 0) -> list[tuple[str, str, int, int]]:
         """The collectives of a rank in a step: (phase, collective, count, bytes)."""
