@@ -1,5 +1,6 @@
-"""Caches of keys and values, which decoders of transformers return for the next token where ``use_cache`` is on, as it is by
-default. A pass over whole sequences has no next token, and an export cannot return such an object: the result has None there.
+"""Caches of keys and values, which decoders of transformers return for the next token, as ``use_cache`` is on by default.
+
+A pass over whole sequences has no next token, and an export cannot return such an object: the result has None there.
 """
 
 from __future__ import annotations

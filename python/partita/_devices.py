@@ -29,7 +29,7 @@ def brought(value: Any, device: Any) -> Any:
 
 
 def at_home(values: dict[str, Any], module: Any) -> dict[str, Any]:
-    """Values of parameters and buffers by name, each on the device of what has this name in a module; as they are for None."""
+    """Values of parameters and buffers by name, each where the module has what is called so; as they are for None."""
     if module is None:
         return values
     own = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from partita import _partita
 from partita._devices import at_home
 from partita._error import refuse
+from partita._spelled import spelled
 from partita._tensors import to_numpy, to_torch
 from partita._told import Told
 
@@ -121,6 +122,7 @@ class Model:
         return f"Model({shown(self.inputs)} -> {shown(self.outputs)}; {len(self.parameters)} parameters)"
 
 
+@spelled
 def load(
     model: Any,
     example_inputs: Any = None,

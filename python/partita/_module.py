@@ -35,6 +35,7 @@ from partita._partita import Mesh, Plan
 from partita._printed import Printed
 from partita._readings import casts
 from partita._rows import check_rows
+from partita._spelled import spelled
 from partita._tensors import pack, to_torch
 from partita._told import Told
 from partita._traced import Constants, traced
@@ -502,6 +503,7 @@ def planned_forward() -> Any:
     return torch.compiler.disable(_forward)
 
 
+@spelled
 def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     with self._planning.lock:
         return _locked_forward(self, args, kwargs)

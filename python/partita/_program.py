@@ -10,6 +10,7 @@ from partita import _partita
 from partita._error import near_names, refuse
 from partita._partita import Mesh, Plan, Report
 from partita._schedule import mesh_of, plan_of
+from partita._spelled import spelled
 from partita._tensors import Packed, pack, to_numpy
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class Step:
     The state starts at zero; ``set_state`` gives it other values.
     """
 
+    @spelled
     def __init__(
         self,
         program: Program,

@@ -100,9 +100,8 @@ class Scheduled:
 
     def view(self, path: str = "") -> Any:
         """A module as it is shown, with the sizes of a rank: for reading."""
-        shards = [
-            (of, arguments[0], named["dim"]) for of, name, arguments, named, _ in self.lines if name == "shard" and arguments[0] != "output"
-        ]
+        lines = [(of, arguments[0], named) for of, name, arguments, named, _ in self.lines if name == "shard"]
+        shards = [(of, tensor, named["dim"]) for of, tensor, named in lines if tensor != "output"]
         return view(self.shown_at(path), shards, self.mesh, path)
 
     def show(self, path: str, module: nn.Module) -> None:

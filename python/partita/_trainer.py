@@ -15,6 +15,7 @@ from partita._observed import observe
 from partita._partita import Mesh, Plan
 from partita._rows import check_rows
 from partita._schedule import mesh_of, plan_of, step_options
+from partita._spelled import in_python, spelled
 from partita._tensors import pack, to_numpy, to_torch
 
 # The factor of the loss in the first step in f16, as docs/PRECISION.md says.
@@ -51,6 +52,7 @@ class Trainer:
     launched processes with different weights, what the plan refuses, E394 for what PyTorch cannot run.
     """
 
+    @spelled
     def __init__(
         self,
         model: Model,
@@ -190,6 +192,7 @@ class Trainer:
             native.set(name, self._left.pop(name))
         self._whole, self._update, self._native = whole, update, native
 
+    @spelled
     def step(self, batch: Any, lr: float | None = None) -> float:
         """One step on a global batch, and its loss.
 
@@ -263,7 +266,7 @@ class Trainer:
     @property
     def notes(self) -> list[str]:
         """Facts about the planned step, such as idle ranks."""
-        return [*self._native.notes(), *self._told.notes]
+        return [*map(in_python, self._native.notes()), *self._told.notes]
 
     @property
     def bytes_on_ranks(self) -> list[int]:
@@ -284,6 +287,7 @@ class Trainer:
             return values
         return {name: values.get(name, kept) for name, kept in self.model._module.state_dict().items()}
 
+    @spelled
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Sets parameters and changing buffers. E415 for another shape or type; ``KeyError`` names what is missing."""
         native = self.model._native
@@ -301,6 +305,7 @@ class Trainer:
         names = [name for name in self._native.names() if name.startswith("optimizer.") and name not in own]
         return {name: to_numpy(self._native.get(name)) for name in names}
 
+    @spelled
     def save(self, folder: str | os.PathLike[str], keep: int = 2) -> pathlib.Path:
         """Saves parameters, buffers, optimizer states and the number of steps in a folder, which keeps the last ``keep``
         checkpoints. Returns the folder of this one; ``model.safetensors`` in it is read by other tools.
@@ -313,6 +318,7 @@ class Trainer:
         _left.save(path, self._left)
         return path
 
+    @spelled
     def load(self, folder: str | os.PathLike[str], keep: int = 2, changed: bool = False) -> list[str]:
         """Continues from a checkpoint, or from the newest one of a folder, made on any mesh and under any plan. A
         trainer whose step was interrupted or has failed goes on from there. A folder that another trainer writes to is only

@@ -18,6 +18,7 @@ from partita._devices import tell_of
 from partita._error import refuse
 from partita._partita import Mesh, Plan, Report
 from partita._program import own_name
+from partita._spelled import spelled
 from partita._tensors import Packed, long_dtype, pack
 from partita._told import Told
 from partita.alpa._cluster import make_step
@@ -226,6 +227,7 @@ class Result(NamedTuple):
 class Executable:
     """A planned step with its state on the ranks. ``result`` is what a search chose, None where there was none."""
 
+    @spelled
     def __init__(self, traced: _Traced, method: Method, donates: bool) -> None:
         self._traced, self._donates = traced, donates
         known = {
