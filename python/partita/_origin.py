@@ -12,7 +12,7 @@ __all__ = ["of_result", "place", "raised_in"]
 
 
 def place(frame: FrameType, line: int | None = None) -> str:
-    """``file:line`` of a frame, by default the line that it is in; in a cell of a notebook ``In[2]:3``, as tracebacks there name it."""
+    """``file:line`` of a frame, by default the line that it is in; in a cell of a notebook ``In[2]:3``, as in tracebacks."""
     name = frame.f_code.co_filename
     interactive: Any = sys.modules.get("IPython")
     shell = interactive.get_ipython() if interactive is not None else None
@@ -27,8 +27,8 @@ def of_result(loss: Any, result: Any, target: Any) -> Any:
 
 
 def raised_in(error: BaseException) -> tuple[str | None, Any]:
-    """The line of the user's code, or of the definition of the loss, that an exception came from, if it is known; and the loss,
-    if it came from there."""
+    """The line of the user's code, or of the definition of the loss, that an exception came from, if it is known; and the
+    loss, if it came from there."""
     here, library = (os.path.dirname(os.path.abspath(file)) + os.sep for file in (__file__, os.__file__))
     line: str | None = None
     loss: Any = None
@@ -45,7 +45,7 @@ def raised_in(error: BaseException) -> tuple[str | None, Any]:
 
 
 def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
-    """The frames that an exception has come through, from outside to inside: of one that another one caused, those of both."""
+    """The frames that an exception has come through, from outside to inside; then those of the one that caused it."""
     trace = error.__traceback__
     while trace is not None:
         yield trace.tb_frame, trace.tb_lineno

@@ -1,5 +1,5 @@
-// A device of PyTorch beside the host, for machines without one: its memory is that of the host, its ops are those of the host,
-// and PyTorch treats its tensors as it treats those of CUDA. Built by test_devices.py.
+// A device of PyTorch beside the host, for machines without one: its memory and its ops are those of the host, and PyTorch
+// treats its tensors as it treats those of CUDA. Built by test_devices.py.
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
@@ -62,7 +62,11 @@ Tensor host(const Tensor& value) {
   return from_blob(value.data_ptr(), value.sizes(), value.strides(), [](void*) {}, value.options().device(kCPU));
 }
 Tensor copy_from(const Tensor& from, const Tensor& to, bool) { host(to).copy_(host(from)); return to; }
-Tensor copy_from_and_resize(const Tensor& from, const Tensor& to) { to.resize_(from.sizes()); host(to).copy_(host(from)); return to; }
+Tensor copy_from_and_resize(const Tensor& from, const Tensor& to) {
+  to.resize_(from.sizes());
+  host(to).copy_(host(from));
+  return to;
+}
 Scalar scalar(const Tensor& value) { return host(value).item(); }
 Tensor& set_storage(Tensor& to, Storage from, c10::SymInt offset, c10::SymIntArrayRef size, c10::SymIntArrayRef stride) {
   return native::set_storage_cpu_(to, from, offset.expect_int(), C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride));
