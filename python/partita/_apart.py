@@ -76,7 +76,7 @@ def copied(module: torch.nn.Module, memo: dict[int, Any] | None = None) -> torch
         if len(group) > 1:
             memory = group[0].untyped_storage().clone()
             for value in group:
-                data = torch.empty(0, dtype=value.dtype)
+                data = torch.empty(0, dtype=value.dtype, device=value.device)
                 data.set_(memory, value.storage_offset(), value.shape, value.stride())
                 is_parameter = isinstance(value, torch.nn.Parameter)
                 made = torch.nn.Parameter(data, value.requires_grad) if is_parameter else data.requires_grad_(value.requires_grad)

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from partita._caches import without_caches
+
 # A gradient that is zero in exact arithmetic, as that of the bias of attention's keys, is noise of the size of rounding:
 # tensors are compared with their own largest element, but with no less than this part of the largest gradient.
 _FLOOR = 1e-2
@@ -37,14 +39,14 @@ def observed(
     state = {name: value.clone() for name, value in module.named_buffers()}
     try:
         with torch.enable_grad():
-            outputs = module(*args, **kwargs)
+            outputs, _ = without_caches(module(*args, **kwargs))
         found = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
-        seen: Seen = [(f"output {place}", leaf.detach()) for place, leaf in enumerate(found)]
+        seen: Seen = [(f"output {place}", leaf.detach().cpu()) for place, leaf in enumerate(found)]
         results = [leaf for leaf in found if leaf.requires_grad]
         if not results or not wanted:
             return seen
         generator = torch.Generator().manual_seed(0)
-        cotangents = [torch.randn(leaf.shape, generator=generator).to(leaf.dtype) for leaf in results]
+        cotangents = [torch.randn(leaf.shape, generator=generator).to(leaf.device, leaf.dtype) for leaf in results]
         values = [value for _, value in wanted]
         gradients = torch.autograd.grad(results, values, cotangents, allow_unused=True)
     finally:
@@ -53,7 +55,8 @@ def observed(
                 value.copy_(state[name])
     for (name, value), gradient in zip(wanted, gradients):
         seen.append((name, torch.zeros_like(value) if gradient is None else gradient))
-    return seen
+    # Compared on the host: not every device has each element type.
+    return [(name, value.cpu()) for name, value in seen]
 
 
 def difference(expected: Seen, found: Seen, tolerance: float | None = None) -> tuple[float, str | None]:

@@ -16,6 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
+from partita._caches import without_caches
 from partita._code import CallRecorder
 from partita._drawn_outside import Drawn
 from partita._error import refuse
@@ -26,8 +27,8 @@ from partita._watched import Holder, Tree, described, is_unchanged
 _OLD, _KNOWN, _TARGET, _INPUT, _RESULT, _OUTPUT, _CONSTANT, _BUILT, _WEAK = range(9)
 
 
-Type = tuple[torch.dtype, tuple[int, ...], bool]
-"""Of a tensor: element type, shape, whether it has a gradient."""
+Type = tuple[torch.dtype, tuple[int, ...], bool, torch.device]
+"""Of a tensor: element type, shape, whether it has a gradient, where it lies."""
 
 
 @dataclass
@@ -89,7 +90,7 @@ class Effects:
     def apply(self, tree: Tree, outputs: Sequence[Any], inputs: Sequence[Any], result: Sequence[Any]) -> None:
         """Changes the objects of a tree with the same key as a pass of PyTorch would have. ``inputs`` and ``result`` are
         the leaves of the arguments and of what is returned."""
-        outputs = [value.reshape(shape) for value, (_, shape, _) in zip(outputs, self.types)]
+        outputs = [value.reshape(shape) for value, (_, shape, _, _) in zip(outputs, self.types)]
         with torch.no_grad():
             for number, output in self.written:
                 inputs[number].copy_(outputs[output])
@@ -131,6 +132,8 @@ class Watched:
         """``keeps``: whether a program returns the tensors that are left behind."""
         self.tree, self.run, self.keeps = tree, run, keeps
         self.effects, self.ran = Effects(), CallRecorder()
+        # The class of a cache that forward() returned, in whose place is None.
+        self.cache: str | None = None
         # What the export puts others in the place of: the entries that the user sees.
         self._own = tree.saved()
         # By the id of what is in its place, while the module runs.
@@ -145,7 +148,7 @@ class Watched:
             versions = [value._version if isinstance(value, torch.Tensor) else 0 for value in inputs]
             drawn = Drawn(self.tree.opaque)
             with CallRecorder() as self.ran:
-                result = self.run(*args, **kwargs)
+                result, self.cache = without_caches(self.run(*args, **kwargs))
             after = pytree.tree_leaves((args, kwargs))
             if len(after) != len(inputs) or any(now is not before for now, before in zip(after, inputs)):
                 raise _refused("forward() changes a list or a dictionary among its arguments", "an argument")
@@ -176,7 +179,7 @@ class Watched:
             if isinstance(value, torch.Tensor) and value._version != version:
                 effects.written.append((number, len(effects.outputs)))
                 effects.outputs.append(value.reshape(1) if value.dim() == 0 else value)
-                effects.types.append((value.dtype, tuple(value.shape), False))
+                effects.types.append((value.dtype, tuple(value.shape), False, value.device))
 
     def _found(self, before: list[dict[Any, Any]], inputs: list[Any], result: list[Any]) -> Effects:
         effects = Effects(results=[_type_of(value) if isinstance(value, torch.Tensor) else None for value in result])
@@ -286,11 +289,13 @@ def _shared(one: dict[Any, Any], other: dict[Any, Any]) -> list[tuple[Any, Any]]
 
 def zeros(types: Sequence[Type | None]) -> list[Any]:
     """Tensors of these types."""
-    return [None if kind is None else torch.zeros(kind[1], dtype=kind[0]).requires_grad_(kind[2]) for kind in types]
+    return [
+        None if kind is None else torch.zeros(kind[1], dtype=kind[0], device=kind[3]).requires_grad_(kind[2]) for kind in types
+    ]
 
 
 def _type_of(value: torch.Tensor) -> Type:
-    return value.dtype, tuple(value.shape), value.requires_grad
+    return value.dtype, tuple(value.shape), value.requires_grad, value.device
 
 
 def _kind_of(value: Any) -> Any:

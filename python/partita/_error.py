@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 from partita._partita import PartitaError
+
+
+def near_names(unknown: Iterable[str], known: Iterable[str]) -> str | None:
+    """A help with the known names that are near to unknown ones; None if there are none."""
+    near = [match for name in unknown for match in difflib.get_close_matches(name, list(known), 1)]
+    return f"did you mean `{'`, `'.join(near)}`?" if near else None
 
 
 def refuse(

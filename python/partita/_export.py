@@ -19,9 +19,9 @@ from torch.utils import _pytree as pytree
 from partita import _partita
 from partita._apart import apart, separate
 from partita._averaged import captured
-from partita._error import refuse
+from partita._error import near_names, refuse
 from partita._load import Model
-from partita._origin import place
+from partita._origin import place, raised_in
 from partita._reached import Reached, only_trained
 from partita._rows import ranges_of
 
@@ -37,11 +37,17 @@ def check_loss(exported: Any, loss: Callable[..., Any]) -> None:
     found = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
     raise refuse(
         "E360",
-        f"the loss {getattr(loss, '__name__', type(loss).__name__)} is no float scalar",
+        f"the loss {_name_of(loss)} is no float scalar",
         expected="one number: a tensor of shape []",
         found=found,
         help="take the mean, or the sum, of the losses of the rows",
     )
+
+
+def _name_of(loss: Any) -> str:
+    """What a message calls a loss: of ``functools.partial``, its function."""
+    inner = getattr(loss, "func", loss)
+    return str(getattr(inner, "__name__", type(inner).__name__))
 
 
 # PyTorch patches its modules while it exports one: one at a time, in the whole process.
@@ -115,6 +121,7 @@ def check_arguments(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict
             f"{kind} is called with other arguments than it takes",
             expected=f"{kind}{signature}",
             found=f"{_shown(args, kwargs)}: {error}",
+            help=near_names([name for name in kwargs if name not in signature.parameters], signature.parameters),
         ) from None
     foreign = [value for value in pytree.tree_leaves((args, kwargs)) if type(value).__name__ in ("ndarray", "ArrayImpl")]
     if foreign:
@@ -147,19 +154,31 @@ def _reason(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
     if own is not None:
         return _not_taken(module, args, kwargs, own)
     reason = str(error).strip() or type(error).__name__
+    line, loss = raised_in(error)
     return refuse(
         "E390",
-        f"PyTorch cannot export {kind}",
-        expected="a module that torch.export captures: no branches on values of tensors",
+        f"PyTorch cannot export {kind}" if loss is None else f"PyTorch cannot export the loss {_name_of(loss)}",
+        at=line,
+        expected=f"a {'module' if loss is None else 'loss'} that torch.export captures: no branches on values of tensors",
         found=f"{type(error).__name__}: {reason}",
         help="change the line that PyTorch names, or export a part of the module",
     )
 
 
 def _not_taken(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], own: Exception) -> Exception:
+    line, loss = raised_in(own)
+    if loss is not None:
+        return refuse(
+            "E415",
+            f"the loss {_name_of(loss)} fails on what {type(module).__name__} returns",
+            at=line,
+            expected="a function of the result and the target",
+            found=f"{type(own).__name__}: {str(own).strip()}",
+        )
     return refuse(
         "E415",
         f"{type(module).__name__} does not take these inputs",
+        at=line,
         expected="inputs that the module itself takes",
         found=f"{_shown(args, kwargs)}: {type(own).__name__}: {str(own).strip()}",
     )
@@ -305,7 +324,15 @@ def _imported(
         # The file is kept open: its bytes stay after its name is gone.
         native = _partita.Model(path, loss, batch, ranks)
 
-    return Model(native, module, _returning(exported), save, function, reached, ranges_of(exported))
+    return Model(native, module, _returning(exported), save, function, reached, ranges_of(exported), _devices(exported))
+
+
+def _devices(exported: Any) -> list[torch.device | None]:
+    """The devices of the tensors that a module returns, where the export knows them."""
+    (output,) = exported.graph.find_nodes(op="output")
+    names = [spec.arg.name for spec in exported.graph_signature.output_specs if spec.kind.name == "USER_OUTPUT"]
+    values = {node.name: node.meta.get("val") for node in output.all_input_nodes}
+    return [getattr(values.get(name), "device", None) for name in names if name in values]
 
 
 @contextmanager

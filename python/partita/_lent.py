@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from partita import _partita
+from partita._devices import is_away
 from partita._tensors import pack, to_torch
 
 
@@ -88,7 +89,7 @@ class Pass:
         Raises ``Occupied`` where another tensor lies that cannot be moved.
         """
         place = self._places.get(name)
-        if place is not None and place == value.data_ptr():
+        if place is not None and not is_away(value) and place == value.data_ptr():
             return
         # In inference mode no parameter could be made of new tensors.
         with self.homes.lock, torch.inference_mode(False), torch.no_grad():
@@ -96,6 +97,10 @@ class Pass:
                 self.homes.evict(place)
                 if self.native.is_lent(name):
                     raise Occupied(by_gradients=False)
+            if is_away(value):
+                # Its values are copied for each pass; it stays where it is.
+                self.native.set(name, pack(value))
+                return
             lent = None if place == 0 or value.numel() == 0 else self.native.lend(name)
             if lent is None:
                 self._places[name] = 0
@@ -124,7 +129,7 @@ class Pass:
         if not self.trains or not self.native.is_lent():
             return
         for value in module.parameters():
-            if value.grad is not None and value.grad.data_ptr() in self._gradients:
+            if value.grad is not None and not is_away(value.grad) and value.grad.data_ptr() in self._gradients:
                 value.grad.data = value.grad.detach().clone()
         if self.native.is_lent():
             raise Occupied(by_gradients=True)

@@ -7,8 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from partita import _partita
+from partita._devices import at_home
 from partita._error import refuse
+from partita._spelled import spelled
 from partita._tensors import to_numpy, to_torch
+from partita._told import Told
 
 if TYPE_CHECKING:
     import torch
@@ -34,12 +37,15 @@ class Model:
         loss: Callable[..., Any] | None = None,
         reached: Reached | None = None,
         ranges: dict[str, list[Range]] | None = None,
+        devices: Sequence[torch.device | None] = (),
     ) -> None:
         self._native = native
         # Which parameters and inputs gradients of the outputs reach, of a module.
         self._reached = reached
         # The indices that inputs may contain.
         self._ranges = ranges or {}
+        # Where its outputs lie, of a module.
+        self._devices = devices
         # The file that it came from, or what writes one.
         self._file = file
         self._module = module
@@ -50,6 +56,8 @@ class Model:
         self._example: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         # What the module returns, as a function of the tensors in it.
         self._returned = returned
+        # What was said about all that is made of it.
+        self._told = Told()
         self._types = {name: (dtype, tuple(shape)) for name, dtype, shape in native.inputs()}
 
     def _current(self) -> Model:
@@ -84,7 +92,7 @@ class Model:
     @property
     def notes(self) -> list[str]:
         """Remarks of the import, such as random numbers that differ from PyTorch's."""
-        return self._native.notes()
+        return [*self._native.notes(), *self._told.notes]
 
     def state_dict(self) -> dict[str, Any]:
         """Parameters and changing buffers by name, with further names of shared ones: tensors of PyTorch if the model
@@ -93,6 +101,7 @@ class Model:
         names = [name for name, _, _ in self._native.parameters() + self._native.states()]
         found = [(name, self._native.value(name)) for name in names]
         values = {name: unpack(value) for name, value in found if value is not None}
+        values = at_home(values, self._module)
         return values | {alias: values[name] for alias, name in self._native.ties()}
 
     def text(self) -> str:
@@ -113,6 +122,7 @@ class Model:
         return f"Model({shown(self.inputs)} -> {shown(self.outputs)}; {len(self.parameters)} parameters)"
 
 
+@spelled
 def load(
     model: Any,
     example_inputs: Any = None,

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from partita import _export
+from partita import _caches, _export
 from partita._apart import separate
 from partita._load import Model
 from partita._readings import casts
 from partita._tensors import pack
+from partita._told import Told
 from partita._traced import Constants, Traced, traced
 from partita._watched import Tree
 
@@ -38,12 +39,16 @@ def load(
         args = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
         kwargs = {}
 
+    told = Told()
+
     def make() -> Model:
         found = traced(module, args, kwargs, Tree(module, also=loss), loss=loss)
+        if found.cache is not None:
+            told.say("cache", _caches.note(type(module).__name__, found.cache))
         if loss is not None:
             _export.check_loss(found.program, loss)
         model = _export._imported(found.program, module, loss_name, batch, ranks, loss)
-        model._taken, model._example = Taken(module, found, model, make), (args, kwargs)
+        model._taken, model._example, model._told = Taken(module, found, model, make), (args, kwargs), told
         return model
 
     made = make()

@@ -20,9 +20,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from partita import _export, _launched, _partita
+from partita import _caches, _export, _launched, _partita
 from partita._apart import copied
 from partita._code import Ran
+from partita._devices import brought, tell, tensors_of
 from partita._effects import Effects
 from partita._error import refuse
 from partita._kinds import is_over, members_over
@@ -31,9 +32,12 @@ from partita._load import Model
 from partita._observed import observe
 from partita._origins import Passed, note
 from partita._partita import Mesh, Plan
+from partita._printed import Printed
 from partita._readings import casts
 from partita._rows import check_rows
+from partita._spelled import spelled
 from partita._tensors import pack, to_torch
+from partita._told import Told
 from partita._traced import Constants, traced
 from partita._watched import Key, Tree, described
 
@@ -161,7 +165,7 @@ class Programs:
             with torch.no_grad():
                 for name, value in zip(self.buffers, values[len(self.outputs) :]):
                     named[name].copy_(value)
-        return values[: len(self.outputs)]
+        return [brought(value, device) for value, device in zip(values, self.model._devices)]
 
     def backward(
         self,
@@ -199,8 +203,12 @@ class Programs:
             copied, lent = (of_inputs, of_parameters) if self._lends else (of_inputs + of_parameters, [])
             found = [to_torch(value) for value in running.native.backward(fed, copied, lent)]
             running.lending(found[len(copied) :])
+        # Each on the device of its tensor, as autograd demands. What is copied there is no longer lent.
         gradients = iter(found)
-        return [next(gradients) if is_needed else None for is_needed in needed]
+        return [
+            brought(next(gradients), value.device) if is_needed else None
+            for value, is_needed in zip([*inputs, *parameters], needed)
+        ]
 
     @contextmanager
     def _ready(
@@ -338,6 +346,12 @@ class Planning:
     passed: Passed
     """Whether a backward pass has gone through the module."""
 
+    told: Told
+    """What the program was told about it."""
+
+    printed: Printed | None = None
+    """What it prints, if it was built by a schedule that shows it."""
+
     _over: tuple[dict[str, Any], Any] = {}, None
     """What a parametrization has put over that class, and the class with it."""
 
@@ -349,7 +363,7 @@ class Planning:
 
     def __init__(self, kind: type[torch.nn.Module], plan: Plan, mesh: Mesh, same: Any = None) -> None:
         self.kind, self.plan, self.mesh, self.same = kind, plan, mesh, same
-        self.homes, self.lock, self.passed = Homes(), threading.RLock(), Passed()
+        self.homes, self.lock, self.passed, self.told = Homes(), threading.RLock(), Passed(), Told()
         self._begin()
 
     def _begin(self) -> None:
@@ -421,10 +435,13 @@ class Planning:
     def _made(self, call: Call, arguments: Any) -> Entry:
         """A new entry. If the pass leaves another state behind, in which it is the same, that has an entry too."""
         module, args, kwargs = call.module, call.args, call.kwargs
+        tell(self.told, self.kind_of(module).__name__, [*tensors_of(module), *call.inputs])
         if not self.programs and _launched.is_launched():
             tensors = [*module.named_parameters(), *module.named_buffers()]
             _launched.compare("weights", ((name, pack(value)) for name, value in tensors))
         found = traced(module, args, kwargs, call.tree, kind=self.kind_of(module), keeps=True)
+        if found.cache is not None:
+            self.told.say("cache", _caches.note(self.kind_of(module).__name__, found.cache))
         if found.tree is not call.tree:
             call.tree, self._ran = found.tree, found.tree.ran
             self._trees = [call.tree]
@@ -476,7 +493,7 @@ class Call:
 def _told(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
         strides = leaf.stride() if leaf.layout == torch.strided else None
-        return leaf.shape, strides, leaf.dtype, leaf.requires_grad
+        return leaf.shape, strides, leaf.dtype, leaf.requires_grad, leaf.device
     return described(leaf)
 
 
@@ -486,6 +503,7 @@ def planned_forward() -> Any:
     return torch.compiler.disable(_forward)
 
 
+@spelled
 def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     with self._planning.lock:
         return _locked_forward(self, args, kwargs)
@@ -513,13 +531,13 @@ def _check_transforms(values: Sequence[Any] = ()) -> None:
 
 
 def _check_memory(call: Call) -> None:
-    """E415 for tensors that are not in the memory of the host, element by element."""
+    """E415 for tensors that have no values, or not element by element."""
     for value in call.inputs:
-        if value.device.type != "cpu" or value.layout != torch.strided:
+        if value.device.type == "meta" or value.layout != torch.strided:
             raise refuse(
                 "E415",
                 f"{call.module._planning.kind_of(call.module).__name__} is called with a tensor that it cannot read",
-                expected="dense tensors on the device cpu",
+                expected="dense tensors with values",
                 found=f"a tensor on {value.device} with the layout {value.layout}",
             )
 
@@ -569,21 +587,32 @@ def planned_module(module: torch.nn.Module, plan: Plan, mesh: Mesh, same: Any = 
     return planned
 
 
-def _planned(module: Any, plan: Plan, mesh: Mesh, same: Any) -> Any:
+def _planned(module: Any, plan: Plan, mesh: Mesh, same: Any, printed: Printed | None = None) -> Any:
     """The module itself, planned."""
     over, kind = None, type(module)
     if is_over(module):
         over, kind = kind, kind.__bases__[0]
+    plain: Any = kind
     module._planning = Planning(kind, plan, mesh, same)
+    module._planning.printed = printed
 
     def reduce(self: Any, protocol: int) -> Any:
-        return _planned, (self._planning.original(self), plan, mesh, same)
+        return _planned, (self._planning.original(self), plan, mesh, same, self._planning.printed)
+
+    def text(self: Any) -> str:
+        shown = self._planning.printed
+        return shown.text if shown is not None and shown.fits(self) else str(plain.__repr__(self))
+
+    def whole(self: Any) -> str:
+        shown = self._planning.printed
+        return shown.whole if shown is not None and shown.fits(self) else str(plain.__str__(self))
 
     def deepcopy(self: Any, memo: dict[int, Any]) -> Any:
-        memo[id(self)] = made = _planned(copied(self._planning.original(self), memo), plan, mesh, same)
+        original, printed = self._planning.original(self), self._planning.printed
+        memo[id(self)] = made = _planned(copied(original, memo), plan, mesh, same, printed)
         return made
 
-    own = {"forward": planned_forward(), "__reduce_ex__": reduce, "__deepcopy__": deepcopy}
+    own = {"forward": planned_forward(), "__reduce_ex__": reduce, "__deepcopy__": deepcopy, "__repr__": text, "__str__": whole}
     planned: Any = type(kind.__name__, (kind,), own)
     if over is not None:
         planned = type(over.__name__, (planned,), members_over(over))

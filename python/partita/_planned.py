@@ -9,6 +9,7 @@ from partita._load import Model, named_inputs
 from partita._observed import observe
 from partita._partita import Mesh, Plan
 from partita._rows import check_rows
+from partita._spelled import spelled
 from partita._tensors import pack, to_numpy
 
 __all__ = ["Planned", "planned"]
@@ -17,10 +18,12 @@ __all__ = ["Planned", "planned"]
 class Planned:
     """A model under a plan, as a function from global inputs to global outputs, without dropout."""
 
+    @spelled
     def __init__(self, model: Model, plan: Plan, mesh: Mesh) -> None:
         self.model, self.plan, self.mesh = model, plan, mesh
         self._native = _partita.Executable(model._native, plan, mesh, "evaluation")
 
+    @spelled
     def __call__(self, *inputs: Any, **named: Any) -> dict[str, Any]:
         """The outputs by name, as arrays. The inputs are those of the model, in their order or by name.
 
@@ -43,4 +46,6 @@ def planned(model: Model, plan: Plan, mesh: Mesh) -> Any:
         return Planned(model, plan, mesh)
     from partita._module import planned_module
 
-    return planned_module(model._module, plan, mesh)
+    made = planned_module(model._module, plan, mesh)
+    made._planning.told = model._told
+    return made

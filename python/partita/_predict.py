@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from partita import _partita
 from partita._load import Model
 from partita._partita import Mesh, Plan
+from partita._spelled import spelled
 
 if TYPE_CHECKING:
     import tempfile
@@ -178,6 +179,7 @@ def _file(text: str | None) -> Iterator[str | None]:
         yield path
 
 
+@spelled
 def _ask(command: str, model: Model | str | os.PathLike[str], flags: list[str]) -> dict[str, Any]:
     """The event that a command prints with ``--json``."""
     with _named(model) as path:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from partita import _partita
+from partita._error import near_names, refuse
 from partita._partita import Mesh, Plan, Report
 from partita._schedule import mesh_of, plan_of
+from partita._spelled import spelled
 from partita._tensors import Packed, pack, to_numpy
 
 if TYPE_CHECKING:
@@ -79,11 +82,13 @@ class Program:
 
 
 class Step:
-    """A program on a mesh: a function of its arguments, except of those that it carries, which stay on the ranks.
+    """A program on a mesh: a function of its arguments, except of those that it carries, which stay on the ranks. A name such
+    as ``p['w']`` may also be spelled ``p.w``, as on the command line.
 
     The state starts at zero; ``set_state`` gives it other values.
     """
 
+    @spelled
     def __init__(
         self,
         program: Program,
@@ -97,6 +102,7 @@ class Step:
     ) -> None:
         self.program, self.mesh, self.plan = program, mesh, plan
         inputs, outputs, carried = program.inputs, list(program.outputs), program.carried
+        batch = None if batch is None else [own_name(name, inputs) for name in batch]
         if batch is None:
             batch = [name for name, (_, shape) in inputs.items() if shape and name not in carried]
         unknown = [name for name in batch if name not in inputs]
@@ -132,6 +138,7 @@ class Step:
         wanted = [name for name in types if name not in self.program.carried]
         if len(inputs) == 1 and isinstance(inputs[0], Mapping):
             named, inputs = inputs[0], ()
+        named = {self._own_name(name): value for name, value in named.items()}
         if inputs and len(inputs) + len(named) != len(wanted):
             raise TypeError(f"expected {len(wanted)} arguments ({', '.join(wanted)}), found {len(inputs) + len(named)}")
         given = dict(zip(wanted, inputs)) | dict(named)
@@ -140,6 +147,14 @@ class Step:
         packed = [(name, pack(value, types[name][0] if name in types else None)) for name, value in given.items()]
         return self._native.run([item for item in packed if item[0] not in unread], self._results)
 
+    def _own_name(self, given: str) -> str:
+        """The argument that a name means. E414 with names that are near for one that the program does not have."""
+        name, types = own_name(given, self.program._inputs), self.program._inputs
+        if name in types or name in self._kept or name in self._fed:
+            return name
+        near = near_names([given], [spelling for own in types for spelling in (own, _dotted(own))])
+        raise refuse("E414", f"the step has no input `{given}`", expected=", ".join(types), found=given, help=near)
+
     def state(self) -> dict[str, np.ndarray]:
         """The carried arguments as the last step left them, whole, by name."""
         return {name: to_numpy(self._native.get(name)) for name in self.program.carried if name in self._kept}
@@ -147,18 +162,21 @@ class Step:
     def set_state(self, values: Mapping[str, Any]) -> None:
         """Sets carried arguments. E414 for an unknown name, E415 for another shape or type."""
         types = self.program._inputs
-        for name, value in values.items():
+        for given, value in values.items():
+            name = self._own_name(given)
             self._native.set(name, pack(value, types[name][0] if name in types else None))
 
     def verify(self, inputs: Mapping[str, Any]) -> Report:
         """Runs the planned program and that of one device on these values, one for each argument, and compares loss and
         gradients where they are known, all results otherwise."""
         types = self.program._inputs
+        inputs = {own_name(name, types): value for name, value in inputs.items()}
         return self._native.verify([(name, pack(inputs[name], types[name][0])) for name in types])
 
     def explain(self, name: str | None = None) -> str:
         """Why the program is as it is on the ranks: on one screen, or for one tensor or collective."""
-        return self._native.explain(name)
+        known = [*self.program._inputs, *self.program._outputs]
+        return self._native.explain(None if name is None else own_name(name, known))
 
     def collectives(self, rank: int = 0) -> list[tuple[str, str, int, int]]:
         """The collectives of a rank in a step: (phase, collective, count, bytes)."""
@@ -203,7 +221,23 @@ def _named(prefix: str, types: Sequence[tuple[str, str, list[int]]]) -> dict[str
     return found
 
 
+def own_name(name: str, known: Iterable[str]) -> str:
+    """The one of these names that a name means: itself, or the only one that is another spelling of it. The text of a program
+    has ``p['w']`` where the command line says ``p.w``."""
+    known = list(known)
+    if name in known or not isinstance(name, str):
+        return name
+    found = [other for other in known if _dotted(other) == _dotted(name)]
+    return found[0] if len(found) == 1 else name
+
+
+def _dotted(name: str) -> str:
+    """A name with dots in the place of brackets: ``p.layers.0.w`` for ``p['layers'][0]['w']`` and for ``p.layers[0].w``."""
+    return re.sub(r"""\[(?:'([^']*)'|"([^"]*)"|(\d+))\]""", lambda part: f".{part[1] or part[2] or part[3] or ''}", name)
+
+
 def _place(name: str, outputs: Sequence[str]) -> int:
+    name = own_name(name, outputs)
     if name not in outputs:
         raise KeyError(f"no result is called {name}; they are {', '.join(outputs)}")
     return outputs.index(name)

@@ -48,7 +48,10 @@ def answer(asked: Callable[[], Any]) -> Any:
 
 def casts() -> tuple[Any, Any]:
     """The types that PyTorch casts to, and makes tensors of: they are a part of each export."""
-    cast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+    if not torch._C._is_any_autocast_enabled():
+        return None, torch.get_default_dtype()
+    devices = torch._C._autocast_supported_devices()
+    cast = tuple((device, torch.get_autocast_dtype(device)) for device in devices if torch.is_autocast_enabled(device))
     return cast, torch.get_default_dtype()
 
 

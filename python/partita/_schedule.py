@@ -12,6 +12,7 @@ from partita import _partita, optim
 from partita._load import Model
 from partita._origin import place
 from partita._partita import Mesh, Plan, Report
+from partita._spelled import spelled
 
 if TYPE_CHECKING:
     from partita._followed import Followed
@@ -104,6 +105,7 @@ class At:
         self._schedule = schedule
         self._path = path
 
+    @spelled
     def apply(self, primitive: str, *arguments: Any, **named: Any) -> At:
         """Adds a line by the name of its style or primitive: ``apply("shard", "weight", 0)``. E222 for an unknown one."""
         self._schedule._native.apply(self._path, primitive, arguments, named, caller())
@@ -203,6 +205,7 @@ class Schedule(At):
     ``optimizer`` and the other options are those of the step that is checked, explained and verified.
     """
 
+    @spelled
     def __init__(
         self,
         model: Model,
@@ -238,6 +241,7 @@ class Schedule(At):
         """The plan so far."""
         return self._native.plan()
 
+    @spelled
     def extend(self, plan: Plan | str | Mapping[str, Any], origin: str | None = None) -> Schedule:
         """Adds the lines of a plan, all or none."""
         lines = plan if isinstance(plan, Plan) else Plan(dict(plan) if isinstance(plan, Mapping) else plan, origin or caller())
@@ -253,6 +257,7 @@ class Schedule(At):
         self.apply("layers", count)
         return self
 
+    @spelled
     def verify(self) -> Report:
         """Compares what would run with what it should compute. The report is true if all agree, and its ``compared`` says
         what was compared with what:
@@ -272,15 +277,18 @@ class Schedule(At):
 
         return beside_pytorch(self.model, self.build, self.trainer, self._options["clip_grad_norm"], report)
 
+    @spelled
     def explain(self, name: str | None = None) -> str:
         """Why the step is as it is: what each line does and why ranks meet; or, for the name of a tensor or collective,
         its layout and the causes of it. E257 or E258 for a name that the step does not have."""
         return self._native.explain(name)
 
+    @spelled
     def collectives(self, rank: int = 0) -> list[tuple[str, str, int, int]]:
         """How often ranks meet in a step: phase, collective, how often, bytes."""
         return self._native.collectives(rank)
 
+    @spelled
     def program(self, rank: int = 0) -> str:
         """The program of a rank as text: one line per instruction. E014 if there is no such rank."""
         return self._native.program(rank)
@@ -294,6 +302,7 @@ class Schedule(At):
 
         return planned(self.model, self.plan, self.mesh)
 
+    @spelled
     def trainer(self, optimizer: Any = None, seed: int = 0, engine: str = "native") -> Any:
         """A ``Trainer`` of this model, plan and mesh."""
         from partita._trainer import Trainer

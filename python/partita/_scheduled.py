@@ -16,8 +16,10 @@ from torch import nn
 from partita import _module
 from partita._error import refuse
 from partita._partita import Mesh, PartitaError, Plan
+from partita._printed import Printed, parts_of, view
 from partita._replaced import Same, shared_copy
 from partita._schedule import caller
+from partita._told import Told
 
 _Line = tuple[str, str, tuple[Any, ...], dict[str, Any], str]
 
@@ -33,6 +35,7 @@ class Scheduled:
         self.shown: nn.Module = shared_copy(model)
         self.lines: list[_Line] = []
         self.same = Same(model, model)
+        self.told = Told()
         self.structure = self._structure()
 
     def _structure(self) -> list[tuple[str, type]]:
@@ -95,6 +98,12 @@ class Scheduled:
         """A module as it is shown."""
         return self.shown.get_submodule(path) if path else self.shown
 
+    def view(self, path: str = "") -> Any:
+        """A module as it is shown, with the sizes of a rank: for reading."""
+        lines = [(of, arguments[0], named) for of, name, arguments, named, _ in self.lines if name == "shard"]
+        shards = [(of, tensor, named["dim"]) for of, tensor, named in lines if tensor != "output"]
+        return view(self.shown_at(path), shards, self.mesh, path)
+
     def show(self, path: str, module: nn.Module) -> None:
         """Shows a module in this place."""
         if path:
@@ -135,8 +144,11 @@ class Scheduled:
     def planned(self) -> nn.Module:
         """The module under the plan."""
         self.check_unchanged()
-        planned: nn.Module = _module.planned_module(self.edited, self.plan(), self.mesh, self.same)
-        return planned
+        planned: Any = _module.planned_module(self.edited, self.plan(), self.mesh, self.same)
+        planned._planning.told = self.told
+        shown = self.view()
+        planned._planning.printed = Printed(repr(shown), str(shown), parts_of(planned))
+        return planned  # type: ignore[no-any-return]
 
     def state(self) -> Any:
         """What ``restore`` takes back."""

@@ -24,6 +24,7 @@ from partita._code import CallRecorder, Ran
 from partita._effects import Effects, Watched, refuse_cached, refuse_carried, refuse_drawn, refuse_moving, zeros
 from partita._error import refuse
 from partita._load import Model
+from partita._origin import of_result
 from partita._readings import as_outside
 from partita._tensors import pack
 from partita._watched import HOOKS, Tree
@@ -94,6 +95,8 @@ class Traced:
     """The same program, exported from the state that it leaves behind."""
     ran: CallRecorder = field(default_factory=CallRecorder)
     """The code of the user that ran."""
+    cache: str | None = None
+    """The class of a cache that it does not return."""
     refused: Exception | None = None
     """Why no step can repeat it: it depends on what a pass before has left behind."""
 
@@ -230,7 +233,7 @@ def _once(
             value = module.get_buffer(name)
         if keeps and value is not None and torch.is_grad_enabled() and value.requires_grad and value.is_floating_point():
             refused = refused or _trained_outside(place)
-    return Traced(program, tree, effects, text_of(program), constants, ran=watched.ran, refused=refused)
+    return Traced(program, tree, effects, text_of(program), constants, ran=watched.ran, cache=watched.cache, refused=refused)
 
 
 def _plain(module: torch.nn.Module, kind: type[torch.nn.Module]) -> Any:
@@ -286,7 +289,7 @@ def _with_loss(
         run = alias._call_impl
 
     def with_loss(*inputs: Any) -> Any:
-        return loss(run(*inputs[:-1]), inputs[-1])
+        return of_result(loss, run(*inputs[:-1]), inputs[-1])
 
     return with_loss, inspect.Signature(named)
 
@@ -324,7 +327,8 @@ def text_of(program: Any) -> str:
     # Under autocast, the types alone tell what an op computes in.
     for node in chain.from_iterable(graph.nodes for graph in graphs):
         values = pytree.tree_leaves(node.meta.get("val"))
-        parts.append(str([(value.dtype, tuple(value.shape)) for value in values if isinstance(value, torch.Tensor)]))
+        known = [value for value in values if isinstance(value, torch.Tensor)]
+        parts.append(str([(value.dtype, tuple(value.shape), str(value.device)) for value in known]))
     tied: dict[int, list[str]] = {}
     for name, value in program.state_dict.items():
         tied.setdefault(id(value), []).append(name)

@@ -8,13 +8,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from partita import _launched, _partita, optim
+from partita._devices import at_home, tell, tensors_of
 from partita._error import refuse
 from partita._load import Model, named_inputs
 from partita._observed import observe
 from partita._partita import Mesh, Plan
 from partita._rows import check_rows
 from partita._schedule import mesh_of, plan_of, step_options
+from partita._spelled import in_python, spelled
 from partita._tensors import pack, to_numpy, to_torch
+
+# The factor of the loss in the first step in f16, as docs/PRECISION.md says.
+_FIRST_SCALE = 65536.0
 
 if TYPE_CHECKING:
     from partita._followed import Update
@@ -47,6 +52,7 @@ class Trainer:
     launched processes with different weights, what the plan refuses, E394 for what PyTorch cannot run.
     """
 
+    @spelled
     def __init__(
         self,
         model: Model,
@@ -97,8 +103,14 @@ class Trainer:
         self._native: _partita.Trainer | _Lost = self._made()
         self._named: tuple[_partita.Model, list[str], list[str]] | None = None
         self._values = self._watched()
+        self._told = model._told
+        tell(self._told, self._kind(), tensors_of(model._module))
         # Whether a step has failed so that no other one can follow.
         self._has_failed = False
+
+    def _kind(self) -> str:
+        """What messages call the model."""
+        return "the model" if self.model._module is None else type(self.model._module).__name__
 
     def _made(self) -> _partita.Trainer:
         """New ranks with the parameters of the model."""
@@ -180,6 +192,7 @@ class Trainer:
             native.set(name, self._left.pop(name))
         self._whole, self._update, self._native = whole, update, native
 
+    @spelled
     def step(self, batch: Any, lr: float | None = None) -> float:
         """One step on a global batch, and its loss.
 
@@ -197,6 +210,7 @@ class Trainer:
         self._take_values()
         types = self.model.inputs
         given = named_inputs(self.model, batch).items()
+        tell(self._told, self._kind(), (value for _, value in given))
         packed = [(name, pack(value, types[name][0] if name in types else None)) for name, value in given]
         if _launched.checks_inputs():
             _launched.compare("inputs", packed)
@@ -220,7 +234,10 @@ class Trainer:
     @property
     def loss_scale(self) -> float | None:
         """The factor of the loss in the next step; None where the loss is not scaled."""
-        return None if self._precision != "f16" else float(to_numpy(self._native.get("optimizer.scale.loss")))
+        if self._precision != "f16":
+            return None
+        # The state is 0 until a step has set it, as all states are: the step then takes the first scale.
+        return float(to_numpy(self._native.get("optimizer.scale.loss"))) or _FIRST_SCALE
 
     @property
     def lr(self) -> float:
@@ -249,7 +266,7 @@ class Trainer:
     @property
     def notes(self) -> list[str]:
         """Facts about the planned step, such as idle ranks."""
-        return self._native.notes()
+        return [*map(in_python, self._native.notes()), *self._told.notes]
 
     @property
     def bytes_on_ranks(self) -> list[int]:
@@ -264,12 +281,13 @@ class Trainer:
         native = self.model._native
         unpack = to_numpy if self.model._module is None else to_torch
         names = [name for name, _, _ in native.parameters() + native.states()]
-        values = {name: unpack(self._native.get(name)) for name in names}
+        values = at_home({name: unpack(self._native.get(name)) for name in names}, self.model._module)
         values |= {alias: values[name] for alias, name in native.ties()}
         if self.model._module is None:
             return values
         return {name: values.get(name, kept) for name, kept in self.model._module.state_dict().items()}
 
+    @spelled
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Sets parameters and changing buffers. E415 for another shape or type; ``KeyError`` names what is missing."""
         native = self.model._native
@@ -287,6 +305,7 @@ class Trainer:
         names = [name for name in self._native.names() if name.startswith("optimizer.") and name not in own]
         return {name: to_numpy(self._native.get(name)) for name in names}
 
+    @spelled
     def save(self, folder: str | os.PathLike[str], keep: int = 2) -> pathlib.Path:
         """Saves parameters, buffers, optimizer states and the number of steps in a folder, which keeps the last ``keep``
         checkpoints. Returns the folder of this one; ``model.safetensors`` in it is read by other tools.
@@ -299,6 +318,7 @@ class Trainer:
         _left.save(path, self._left)
         return path
 
+    @spelled
     def load(self, folder: str | os.PathLike[str], keep: int = 2, changed: bool = False) -> list[str]:
         """Continues from a checkpoint, or from the newest one of a folder, made on any mesh and under any plan. A
         trainer whose step was interrupted or has failed goes on from there. A folder that another trainer writes to is only

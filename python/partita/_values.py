@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import operator
-import warnings
 from collections.abc import Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,8 +17,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from partita._devices import is_away
 from partita._error import refuse
 from partita._tensors import pack
+from partita._told import warn
 from partita._watched import Tree, has_memory
 
 # How many elements of a tensor are looked at in each step, about.
@@ -51,7 +52,7 @@ def _elements(tensor: torch.Tensor) -> memoryview:
     """Some elements, in the memory of the tensor."""
     value = tensor.detach()
     integer = _INTEGERS.get(value.element_size())
-    if integer is None or not has_memory(value):
+    if integer is None or is_away(value) or not has_memory(value):
         return memoryview(b"")
     value = value.view(-1)[:: max(1, value.numel() // _ELEMENTS)] if value.is_contiguous() else value[(0,) * value.dim()]
     return value.view(integer).numpy().data
@@ -133,10 +134,9 @@ class Values:
         if lost and not self._has_warned:
             self._has_warned = True
             kind = type(self._module).__name__
-            warnings.warn(
+            warn(
                 f"{kind} trains beside its trainer: {lost[0]} was changed by an optimizer of PyTorch, or by a pass of {kind}. "
-                "The values that the trainer trains are on its ranks, and stay: trainer.state_dict() has them",
-                stacklevel=4,
+                "The values that the trainer trains are on its ranks, and stay: trainer.state_dict() has them"
             )
         for name, value in other.items():
             if name not in lost:

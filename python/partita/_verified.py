@@ -17,6 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from partita import _partita
+from partita._caches import without_caches
 from partita._load import Model
 from partita._module import FLOATS
 from partita._partita import PartitaError, Report
@@ -172,7 +173,7 @@ def _passes(
             _change(module, draws)
         module.zero_grad(set_to_none=True)
         try:
-            outputs = module(*inputs[0], **inputs[1])
+            outputs, _ = without_caches(module(*inputs[0], **inputs[1]))
         except (RuntimeError, TypeError):
             if any(value.dtype == torch.float64 for value in module.parameters()):
                 return None
@@ -186,7 +187,7 @@ def _passes(
             if value.requires_grad and value.is_floating_point():
                 # The last pass but one has no gradient of the first output.
                 weight = torch.randn(value.shape, generator=generator) * (number != _PASSES - 2 or place > 0)
-                product = product + (value.double() * weight.double()).sum()
+                product = product + (value.cpu().double() * weight.double()).sum()
         if isinstance(product, torch.Tensor):
             product.backward()
         for name, parameter in module.named_parameters():
@@ -238,11 +239,11 @@ def _compared(
         if name not in found or name not in expected or found[name].shape != expected[name].shape:
             compared.append((name, math.inf, 1))
             continue
-        own, right = found[name].double(), expected[name].double()
+        own, right = found[name].cpu().double(), expected[name].cpu().double()
         size = _largest(right)
         noise = _NOISE_UNITS * torch.finfo(torch.float32).eps * largest_gradient if ", grad." in name else 0.0
         if exact is not None and name in exact:
-            noise = _NOISE_OVER_ERROR * _largest(right - exact[name].double())
+            noise = _NOISE_OVER_ERROR * _largest(right - exact[name].cpu().double())
         difference = (own - right).abs()
         # What is not finite must be equal.
         difference[(own == right) | (own.isnan() & right.isnan())] = 0.0
@@ -256,7 +257,7 @@ def _compared(
 
 def _largest(value: torch.Tensor) -> float:
     """The largest magnitude of the finite elements."""
-    value = value.double().abs()
+    value = value.cpu().double().abs()
     return float(value[value.isfinite()].max()) if value.isfinite().any() else 0.0
 
 

@@ -45,6 +45,8 @@ _STANDARD = frozenset(torch.nn.Module().__dict__) - {"training"}
 _DEEPEST = 100
 # Modules of the standard library whose objects hold what a program puts into them.
 _HOLDERS = ("argparse", "collections", "configparser", "optparse")
+# Devices whose tensors have no place in memory that a program sees.
+_WITHOUT_ADDRESSES = ("lazy", "meta", "xla")
 # The function in a method of a class, a property, a cached property, a method with defaults.
 _INNER = ("__func__", "fget", "func")
 
@@ -525,14 +527,14 @@ class Tree:
         if isinstance(value, (UninitializedBuffer, UninitializedParameter)):
             return Same(value)
         # forward() may ask which parameters are trained.
-        return id(value) in self._registered, value.dtype, tuple(value.shape), value.requires_grad
+        return id(value) in self._registered, value.dtype, tuple(value.shape), value.requires_grad, value.device
 
 
 def has_memory(value: torch.Tensor) -> bool:
-    """Whether a tensor has elements in memory of the host, which another one may share."""
+    """Whether a tensor has elements in memory, of the host or of a device, which another one may share."""
     if isinstance(value, (UninitializedBuffer, UninitializedParameter, FakeTensor)) or is_traceable_wrapper_subclass(value):
         return False
-    return value.layout == torch.strided and value.device.type == "cpu" and value.numel() > 0
+    return value.layout == torch.strided and value.device.type not in _WITHOUT_ADDRESSES and value.numel() > 0
 
 
 def _listed(names: Any) -> tuple[str, ...]:

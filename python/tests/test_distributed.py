@@ -300,7 +300,7 @@ REFUSED = {
     "other ranks": ("E380", lambda m: DTensor.from_local([A, A, A[0]], m)),
     "other types": ("E380", lambda m: DTensor.from_local([A, A, A.double()], m)),
     "from Replicate to terms": ("E380", lambda m: distribute_tensor(A, m).redistribute(placements=[Partial()])),
-    "another device": ("E380", lambda m: init_device_mesh("cuda", (2,))),
+    "another device": ("E380", lambda m: init_device_mesh("gpu", (2,))),
     "names": ("E380", lambda m: init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp",))),
     "no ranks": ("E380", lambda m: init_device_mesh("cpu", (0,))),
     "ranks in another order": ("E380", lambda m: DeviceMesh("cpu", [1, 0])),

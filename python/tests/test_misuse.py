@@ -1,5 +1,6 @@
 """What a person does wrong, and what he is told."""
 
+import functools
 import pickle
 import signal
 import subprocess
@@ -134,7 +135,7 @@ def test_more_memory_than_there_is():
 
     model = partita.load(Huge(), X)
     error = refusal(lambda: partita.Planned(model, partita.Plan(), partita.Mesh("tp=1")))
-    assert error.code == "E040" and "needed" in str(error)
+    assert error.code == "E040" and "needed" in str(error) and "--" not in str(error)
 
 
 LONG = """
@@ -209,3 +210,108 @@ def test_a_planned_module_goes_on_after_a_signal_ended_its_step():
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     torch.testing.assert_close(planned(x), module(x), rtol=1e-4, atol=1e-4)
+
+
+def _of_no_such_method(result, target):
+    return result.no_such_method(target)
+
+
+def _of_other_shapes(result, target):
+    product = result @ target
+    return product.sum()
+
+
+def _of_a_branch(result, target):
+    if result.sum() > 0:
+        return result.sum()
+    return target.sum()
+
+
+class _Raising:
+    def __call__(self, result, target):
+        raise ValueError("mine")
+
+
+@pytest.mark.parametrize(
+    "loss, code, name, line",
+    [
+        (_of_no_such_method, "E415", "_of_no_such_method", 1),
+        (_of_other_shapes, "E415", "_of_other_shapes", 1),
+        (_of_a_branch, "E390", "_of_a_branch", 1),
+        (functools.partial(_of_no_such_method), "E415", "_of_no_such_method", 1),
+        (lambda result: result.sum(), "E415", "<lambda>", 0),
+        (_Raising(), "E415", "_Raising", 1),
+        (torch.nn.NLLLoss(), "E415", "NLLLoss", None),
+    ],
+)
+def test_an_error_in_a_loss_names_it_and_its_line(loss, code, name, line):
+    x, y = torch.randn(4, 3), torch.randn(4, 2)
+    with pytest.raises(partita.PartitaError) as refused:
+        partita.load(torch.nn.Linear(3, 2), (x, y), loss=loss)
+    assert refused.value.code == code and f"the loss {name}" in refused.value.message
+    own = getattr(loss, "func", loss if hasattr(loss, "__code__") else type(loss).__call__)
+    assert refused.value.at == (None if line is None else f"{__file__}:{own.__code__.co_firstlineno + line}")
+
+
+def test_an_error_in_a_module_names_its_line():
+    class Wrong(torch.nn.Module):
+        def forward(self, x):
+            return x.no_such_method()
+
+    with pytest.raises(partita.PartitaError) as refused:
+        partita.load(Wrong(), torch.randn(4, 3))
+    assert refused.value.code == "E415" and "Wrong does not take" in refused.value.message
+    assert refused.value.at == f"{__file__}:{Wrong.forward.__code__.co_firstlineno + 1}"
+
+
+def test_an_argument_that_forward_does_not_have_is_told_with_near_ones():
+    class Named(torch.nn.Module):
+        def forward(self, tokens, mask=None):
+            return tokens.sum()
+
+    with pytest.raises(partita.PartitaError) as refused:
+        partita.load(Named(), {"tokens": torch.randn(4, 3), "masks": torch.ones(4)})
+    assert (refused.value.code, refused.value.help) == ("E414", "did you mean `mask`?")
+
+
+def test_messages_advise_arguments_of_python_and_no_flags(tmp_path):
+    x = torch.randn(4, 4)
+    model = partita.load(torch.nn.Linear(4, 4), (x, x), loss=torch.nn.functional.mse_loss)
+    first, second = (partita.Trainer(model, None, "dp=2") for _ in range(2))
+    first.step((x, x)), first.save(tmp_path)
+    refused = []
+    for wrong in (
+        lambda: second.save(tmp_path),
+        lambda: partita.Trainer(model, None, "dp=2", "sgd").load(tmp_path),
+        lambda: partita.Trainer(partita.load(torch.nn.Linear(4, 4), (x,)), None, "dp=2"),
+        lambda: partita.Schedule(model, "dp=2,pp=2").verify(),
+        lambda: partita.simulate("gpt", "dpp=2"),
+    ):
+        with pytest.raises(partita.PartitaError) as error:
+            wrong()
+        refused.append(error.value)
+        parts = [str(error.value), error.value.help or "", error.value.at or "", *error.value.notes]
+        assert not any("--" in part for part in parts), parts
+    assert refused[0].help == f'continue that run with trainer.load("{tmp_path}"), or save to another folder'
+    assert refused[0].help in str(refused[0]) and "`changed=True`" in refused[1].help and refused[-1].at == "mesh"
+    (note,) = partita.Trainer(model, None, "dp=2", sequence_parallel=True).notes
+    assert note.startswith("`sequence_parallel=True` changes nothing")
+
+
+@pytest.mark.parametrize(
+    "flags, arguments",
+    [
+        ("use a smaller batch or model, or fewer ranks; --memory-limit BYTES or PERCENT sets another limit",
+         "use a smaller batch or model, or fewer ranks"),
+        ("use `--microbatches 4`", "use `microbatches=4`"),
+        ("for a trace of 2 ranks: `--set model.ranks=2`", "for a trace of 2 ranks: `partita.load(.., ranks=2)`"),
+        ("name it if there are several: --set model.loss=NAME", 'name it if there are several: partita.load(.., loss="NAME")'),
+        ("name another one (`--checkpoint-dir`), or check the permissions", "save to another one, or check the permissions"),
+        ("error[E009]: x\n        at: --mesh\n  expected: y", "error[E009]: x\n        at: mesh\n  expected: y"),
+        ("a -- b", "a -- b"),
+    ],
+)  # fmt: skip
+def test_flags_are_spelled_as_arguments(flags, arguments):
+    from partita._spelled import in_python
+
+    assert in_python(flags) == arguments

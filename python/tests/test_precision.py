@@ -26,6 +26,8 @@ def module():
 def test_losses_are_those_of_autocast(module, precision, units, mesh):
     model = partita.load(module, (X, Y), loss=F.mse_loss)
     trainer = partita.Trainer(model, None, mesh, partita.optim.SGD(lr=0.1, momentum=0.9), precision=precision)
+    # Also before the first step.
+    assert trainer.loss_scale == (65536.0 if precision == "f16" else None)
     theirs = copy.deepcopy(module)
     optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1, momentum=0.9)
     scaler = torch.amp.GradScaler("cpu", enabled=precision == "f16")

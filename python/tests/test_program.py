@@ -188,3 +188,37 @@ def test_functions_of_jax_are_loaded():
     np.testing.assert_allclose(planned.state()["w"], expected[0], rtol=1e-5)
     with pytest.raises(TypeError, match="is lowered for arguments"):
         partita.load(jax.jit(step))
+
+
+# As JAX names the leaves of a dictionary.
+NAMED = DESCENT.replace('loc("w")', """loc("p['w']")""").replace('"loss"', """"result[1]['loss']\"""")
+
+
+def test_names_with_brackets_and_with_dots_are_one():
+    program = partita.load(NAMED)
+    assert list(program.inputs) == ["p['w']", "x"] and "result[1]['loss']" in program.outputs
+    weight, x = np.ones((3, 2), np.float32), np.ones((8, 3), np.float32)
+    found = []
+    for name, loss in (("p['w']", "result[1]['loss']"), ("p.w", "result.1.loss"), ('p["w"]', "result[1].loss")):
+        step = program.on("dp=2", loss=loss, gradients=["gradient"], batch=["x"])
+        step.set_state({name: weight})
+        found.append(step(x=x)["result[1]['loss']"])
+        assert step.verify({name: weight, "x": x}).ok and step.explain(name).startswith("p['w']: ")
+    assert found[0] == found[1] == found[2] != 0
+    for wrong, near in (("p.v", "p.w"), ("p['v']", "p['w']")):
+        with pytest.raises(PartitaError) as refused:
+            step.set_state({wrong: weight})
+        assert (refused.value.code, refused.value.help) == ("E414", f"did you mean `{near}`?")
+    with pytest.raises(PartitaError) as refused:
+        step({"xx": x})
+    assert (refused.value.code, refused.value.help) == ("E414", "did you mean `x`?")
+
+
+def test_a_name_with_two_meanings_is_taken_as_it_is_spelled():
+    from partita._program import own_name
+
+    known = ["p['a']", "p.a", "q['a'].b[0]", "r[0]", "r['0']"]
+    assert [own_name(name, known) for name in known] == known
+    assert own_name("q.a.b.0", known) == own_name("q['a']['b'][0]", known) == "q['a'].b[0]"
+    # Neither of the two.
+    assert own_name("r.0", known) == "r.0" and own_name("p[\"a\"]", known) == 'p["a"]'

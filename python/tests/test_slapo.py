@@ -1,6 +1,7 @@
 """Slapo's tutorial with its import line changed: what it prints, and its numbers beside PyTorch's."""
 
 import copy
+import warnings
 
 import pytest
 
@@ -255,3 +256,104 @@ def test_patterns_are_written_as_expressions_of_a_plan():
     with pytest.raises(partita.PartitaError) as refused:
         Pattern(lambda a: torch.fft.fft(a)).text()
     assert refused.value.code == "E241"
+
+
+def halves(module, count):
+    """The text of a module whose first layer has rows, and whose second one has columns, over so many ranks."""
+    text = lines(module)
+    assert f"Linear(in_features=64, out_features={count}, bias=True)" in text[1]
+    assert text[3].startswith(f"  (linear2): LinearWithSyncFunc(in_features={count}, out_features=64")
+    return text
+
+
+@pytest.mark.parametrize("mesh, count", [("tp=1", 64), ("tp=2", 32), ("tp=3", 22), ("dp=2,tp=2", 32)])
+def test_modules_print_the_sizes_of_a_rank(mesh, count):
+    sch = slapo.create_schedule(MLP(64), mesh=mesh)
+    tensor_parallel(sch)
+    built, _ = slapo.build(sch)
+    assert halves(built, count) == halves(sch.mod, count) == halves(copy.deepcopy(built), count)
+    assert lines(sch["linear1"].mod) == [f"Linear(in_features=64, out_features={count}, bias=True)"]
+    # Tensors are whole, and the user's module is as it was.
+    assert built.linear1.out_features == 64 and built.linear1.weight.shape == (64, 64)
+    assert "out_features=64" in str(sch._root.model.linear1)
+    fused(sch)
+    traced, _ = slapo.build(sch, init_weights=False)
+    assert lines(traced) == lines(sch.mod) and lines(traced)[0] == "GraphModule("
+    assert f"LinearWithSyncFunc(in_features={count}, out_features=64" in str(traced) and "bias_ge_lu_0" in str(traced)
+    assert f"in_features={count}" in str(nn.Sequential(traced))
+    # Of one that has other parts now, those.
+    built.linear1 = nn.Identity()
+    assert lines(built)[1] == "  (linear1): Identity()"
+
+
+def test_layers_of_all_kinds_print_the_sizes_of_a_rank():
+    model = nn.Sequential(nn.Embedding(10, 8), nn.Conv1d(4, 6, 1), nn.ConvTranspose1d(6, 4, 1), nn.BatchNorm1d(4), nn.Linear(8, 5))
+    sch = slapo.create_schedule(model, mesh="tp=2")
+    for path, name, axis in [("0", "weight", 1), ("1", "weight", 0), ("2", "weight", 1), ("3", "weight", 0), ("4", "bias", -1)]:
+        sch[path].shard(name, axis=axis)
+    found = str(slapo.build(sch)[0])
+    for text in ("Embedding(10, 4)", "Conv1d(4, 3,", "ConvTranspose1d(6, 2,", "BatchNorm1d(2,", "in_features=8, out_features=3"):
+        assert text in found
+
+
+def test_modules_of_the_proposal_print_the_sizes_of_a_rank():
+    from partita import ms
+
+    sch = ms.create_schedule(MLP(64), world_size=2)
+    sch[sch.forward_ops[0]].partition(axis=0, param="weight")
+    built, _ = ms.build(sch)
+    assert "(linear1): Linear(in_features=64, out_features=32, bias=True)" in str(built)
+    assert [node.name for node in built.graph.nodes][1:-1] == ["linear1", "activation", "linear2"]
+
+
+FORWARD_SYNC = 'all_reduce of "linear2" in the forward pass'
+BACKWARD_SYNC = 'all_reduce of "linear1" in the backward pass'
+SHARDS = [
+    lambda sch: sch["linear1"].shard(["weight", "bias"], axis=0),
+    lambda sch: sch["linear2"].shard("weight", axis=1),
+]
+SYNCS = [
+    lambda sch: sch["linear2"].sync(mode="fwd_post", sync_op_or_fn="all_reduce"),
+    lambda sch: sch["linear1"].sync(mode="bwd_post", sync_op_or_fn="all_reduce"),
+]
+
+
+@pytest.mark.parametrize(
+    "mesh, said, expected",
+    [
+        ("tp=2", SHARDS, [FORWARD_SYNC, BACKWARD_SYNC]),
+        ("tp=2", SHARDS[:1], [FORWARD_SYNC, BACKWARD_SYNC]),
+        ("tp=2", [*SHARDS, SYNCS[0]], [BACKWARD_SYNC]),
+        ("tp=2", [*SHARDS, SYNCS[1]], [FORWARD_SYNC]),
+        ("tp=2", [*SHARDS, *SYNCS], []),
+        ("tp=2", [*SHARDS, *SYNCS, fused], []),
+        ("tp=2", [*SHARDS, fused], [FORWARD_SYNC, BACKWARD_SYNC]),
+        ("tp=1", SHARDS, []),
+        ("dp=2,tp=2", [*SHARDS, *SYNCS], []),
+        ("dp=2", [], []),
+    ],
+)
+def test_verify_says_what_no_sync_says(mesh, said, expected):
+    sch = slapo.create_schedule(MLP(64), mesh=mesh)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        with slapo.Verify(sch, example_inputs=[torch.randn(6, 64)]) as verified:
+            for line in said:
+                line(sch)
+    notes = [note for note in found if "no sync() of the schedule says" in str(note.message)]
+    assert verified.added == expected and len(notes) == bool(expected)
+    for note, what in zip(notes, [expected] * len(notes)):
+        assert all(text in str(note.message) for text in what) and note.filename == __file__
+        assert ('sch["linear2"].sync(mode="fwd_post"' in str(note.message)) == (FORWARD_SYNC in what)
+
+
+def test_a_sync_of_a_module_says_what_is_inside():
+    from partita.slapo._added import Collective, added
+
+    inside = Collective("layers.0.mlp.down", "all_reduce", False)
+    for path in ("", "layers.0", "layers.0.mlp.down"):
+        assert added([inside], [(path, "fwd_post")]) == []
+    assert added([inside], [("layers.0", "bwd_post")]) == [inside]
+    # A value may be communicated where it is read.
+    assert added([inside], [("layers.0.norm", "fwd_pre")]) == []
+    assert added([inside, Collective("head", "all_reduce", False)], [("layers.0.norm", "fwd_pre")]) != []

@@ -14,9 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from partita import _partita
+from partita._devices import tell_of
 from partita._error import refuse
 from partita._partita import Mesh, Plan, Report
+from partita._program import own_name
+from partita._spelled import spelled
 from partita._tensors import Packed, long_dtype, pack
+from partita._told import Told
 from partita.alpa._cluster import make_step
 from partita.alpa._layers import layer_option
 from partita.alpa._marks import border, evaluate, holds, mark, register_array, where
@@ -223,6 +227,7 @@ class Result(NamedTuple):
 class Executable:
     """A planned step with its state on the ranks. ``result`` is what a search chose, None where there was none."""
 
+    @spelled
     def __init__(self, traced: _Traced, method: Method, donates: bool) -> None:
         self._traced, self._donates = traced, donates
         known = {
@@ -260,6 +265,8 @@ class Executable:
         self._version = 0
         self._on_ranks: dict[int, Any] = {}
         self._handed_out: list[DistributedArray] = []
+        self._device: Any = None
+        self._told = Told()
         for place, value in enumerate(traced.constants, start=len(traced.types) - len(traced.constants)):
             self._set(place, value)
 
@@ -269,10 +276,24 @@ class Executable:
             self._native.set(name, _packed(value, dtype))
 
     def _get(self, place: int) -> Any:
-        return _to_jax(self._native.get(self._traced.names[place]))
+        return self._brought(self._native.get(self._traced.names[place]))
+
+    def _look(self, leaves: list[Any]) -> None:
+        """Where results go: as with functions of JAX, to the device of an argument that was put on one."""
+        arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array) and len(leaf.devices()) == 1]
+        committed = next((array.device for array in arrays if array.committed), None)
+        self._device = committed or self._device
+        away = next((device for array in arrays for device in array.devices() if device.platform != "cpu"), None)
+        if away is not None:
+            tell_of(self._told, self._traced.name, away)
+
+    def _brought(self, value: Any) -> Any:
+        found = _to_jax(value)
+        return found if self._device is None else jax.device_put(found, self._device)
 
     def _launch(self, leaves: list[Any]) -> Any:
         traced, fed = self._traced, []
+        self._look(leaves)
         for place, leaf in enumerate(leaves):
             name = traced.names[place]
             if name in self._fed:
@@ -293,7 +314,7 @@ class Executable:
         self._version += 1
         results: list[Any] = [None] * traced.result_count
         for output, value in zip(others, found):
-            results[output] = _to_jax(value)
+            results[output] = self._brought(value)
         for output, place in replaces.items():
             results[output] = DistributedArray(self, place, self._version)
         self._handed_out = [] if self._donates else [results[output] for output in replaces]
@@ -310,8 +331,9 @@ class Executable:
         return self._native.verify(list(zip(self._traced.names, tensors)))
 
     def explain(self, name: str | None = None) -> str:
-        """Why the step is as it is: on one screen, or for one tensor or collective."""
-        return self._native.explain(name)
+        """Why the step is as it is: on one screen, or for one tensor or collective. ``state['w']`` is ``state.w``."""
+        known = [*self._traced.names, *self._traced.output_names]
+        return self._native.explain(None if name is None else own_name(name, known))
 
     def collectives(self, rank: int = 0) -> list[tuple[str, str, int, int]]:
         """The collectives of a rank in a step: (phase, collective, count, bytes)."""

@@ -74,7 +74,7 @@ class Declared(Planning):
     def __init__(self, kind: type[torch.nn.Module], mesh: DeviceMesh) -> None:
         self.kind, self.whole = kind, mesh
         self.lines: list[Line] = []
-        self.homes, self.lock, self.passed = Homes(), threading.RLock(), Passed()
+        self.homes, self.lock, self.passed, self.told = Homes(), threading.RLock(), Passed(), mesh._told
         self._begin()
         self._planned: list[Line] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import operator
 import os
@@ -9,9 +10,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from partita import Mesh, _partita
+from partita._devices import tell_of
 from partita._error import refuse
+from partita._told import Told
 
 __all__ = ["DeviceMesh", "init_device_mesh"]
+
+
+# Types of devices whose names a program may have meant.
+_DEVICES = ("cpu", "cuda", "hpu", "mps", "mtia", "npu", "xpu")
+
+
+def _is_device(device_type: Any) -> bool:
+    """Whether PyTorch knows a type of device, whose tensors have values."""
+    import torch
+
+    try:
+        return isinstance(device_type, str) and device_type not in ("meta", "") and torch.device(device_type).index is None
+    except RuntimeError:
+        return False
 
 
 def init_device_mesh(
@@ -19,8 +36,9 @@ def init_device_mesh(
 ) -> DeviceMesh:
     """A mesh of ``mesh_shape`` ranks, major to minor: ``init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))``.
 
-    Raises ``PartitaError``: E380 for another device than the CPU and for names that do not fit, E203 to E207 for what is
-    no mesh.
+    Ranks run on the cores of this machine: another type of device than "cpu" is accepted with a warning, and tensors stay on
+    the device where they are. Raises ``PartitaError``: E380 for a type of device that PyTorch does not know and for names that
+    do not fit, E203 to E207 for what is no mesh.
     """
     try:
         shape = tuple(operator.index(size) for size in mesh_shape)
@@ -55,13 +73,14 @@ class DeviceMesh:
 
     def _set(self, device_type: str, shape: tuple[int, ...], mesh_dim_names: Sequence[str] | None) -> None:
         _partita.check_alone()
-        if device_type != "cpu":
+        if not _is_device(device_type):
+            near = difflib.get_close_matches(str(device_type), _DEVICES, 1)
             raise refuse(
                 "E380",
-                "ranks run on the cores of this machine",
-                expected='device_type="cpu"',
+                "a mesh has a type of device that there is not",
+                expected='"cpu", whose cores the ranks run on, or another type that PyTorch knows',
                 found=repr(device_type),
-                help='write "cpu" where the program says "cuda"',
+                help=f"did you mean {near[0]!r}?" if near else None,
             )
         names = None if mesh_dim_names is None else tuple(mesh_dim_names)
         if names is not None and (len(names) != len(shape) or len(set(names)) != len(names)):
@@ -79,6 +98,9 @@ class DeviceMesh:
         self._axes = names or tuple(f"mesh_{number}" for number in range(len(shape)))
         self._native = Mesh(",".join(f"{axis}={size}" for axis, size in zip(self._axes, shape)))
         self._root = self
+        self._told = Told()
+        if device_type != "cpu":
+            tell_of(self._told, "the mesh", device_type)
         # The planned programs of tensors on this mesh, by function and layouts.
         self._programs: dict[Any, Any] = {}
 

@@ -8,9 +8,11 @@ from typing import Any
 import torch
 
 from partita import _partita
+from partita._devices import brought, is_away, tell_of
 from partita._error import refuse
 from partita._function import cut, joined
 from partita._tensors import pack, to_torch
+from partita._told import Told
 from partita.distributed.device_mesh import DeviceMesh
 from partita.nvfuser import _mesh
 from partita.nvfuser._collectives import create_dtensor
@@ -45,6 +47,7 @@ class FusionDefinition:
     _per_rank: dict[Any, Any]
     _device_mesh: DeviceMesh | None
     _program: _partita.Placed | None
+    _told: Told
     _is_defined: bool
     _is_scheduled: bool
 
@@ -55,6 +58,7 @@ class FusionDefinition:
         self._inputs, self._outputs, self._whole = [], [], []
         self._per_rank = {}
         self._device_mesh = self._program = None
+        self._told = Told()
         self._is_defined = self._is_scheduled = False
         self.ops = Ops(self)
         self.sched = self.schedule = Scheduler(self)
@@ -124,10 +128,13 @@ class FusionDefinition:
         if wanted != found:
             raise refuse("E382", "the inputs are not those of the definition", expected=str(wanted), found=str(found))
         pieces = [cut(tensor.detach(), described[5]) for tensor, described in zip(given, program.inputs())]
+        device = next((tensor.device for tensor in given if is_away(tensor)), None)
+        if device is not None:
+            tell_of(self._told, type(self).__name__, device)
         results = program.run([[pack(piece) for piece in each] for each in pieces])
         outputs: list[Any] = []
         for tensor, locals, described in zip(self._outputs, results, program.outputs()):
-            parts = [to_torch(local) for local in locals]
+            parts = [brought(to_torch(local), device) for local in locals]
             outputs.append(parts if tensor.is_local else joined(parts, described[5], described[2]))
         return outputs
 

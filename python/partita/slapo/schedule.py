@@ -18,7 +18,9 @@ from partita._partita import Mesh, Plan
 from partita._replaced import replace_nodes, shared_copy, take_tensors
 from partita._schedule import caller, mesh_of
 from partita._scheduled import Scheduled
+from partita._told import warn
 from partita.slapo import env
+from partita.slapo._added import added, collectives
 from partita.slapo.modules import SYNCHRONIZED, FusedSubgraph, LinearWithSyncFunc, separate_bias
 from partita.slapo.modules import LinearWithSeparateBias as Separate
 from partita.slapo.pattern import Pattern
@@ -54,8 +56,9 @@ class Schedule:
 
     @property
     def mod(self) -> nn.Module:
-        """The module as the schedule leaves it, for reading. Shapes are those of one device."""
-        return self._root.shown if not self.path else self._root.shown_at(self.path)
+        """The module as the schedule leaves it, for reading. Sizes are those that a rank holds; tensors are whole."""
+        module: nn.Module = self._root.view(self.path)
+        return module
 
     @property
     def plan(self) -> Plan:
@@ -325,6 +328,9 @@ class Verify:
     At its end both run on the example inputs, with the same random cotangents. If they differ, or if the body failed, the
     schedule is as it was before, and ``PartitaError`` E253 names the first tensor that differs. ``largest_difference`` is
     then the largest one, relative to the largest element of its tensor.
+
+    Numbers are right also where a ``sync`` was forgotten: Partita derives collectives from layouts. A warning names those that
+    no ``sync`` says, with their modules, and so does ``added``.
     """
 
     def __init__(
@@ -337,6 +343,7 @@ class Verify:
     ) -> None:
         self.sch, self.inputs, self.tolerance, self.enable = sch, _listed(example_inputs), tolerance, enable
         self.largest_difference = 0.0
+        self.added: list[str] = []
 
     def __enter__(self) -> Verify:
         self._before = self.sch._root.state()
@@ -378,6 +385,21 @@ class Verify:
                 expected=f"those of PyTorch, within {self.tolerance:.0e}",
                 found=first,
                 help="the schedule is back in its state before this scope",
+            )
+        self._tell(planned)
+
+    def _tell(self, planned: Any) -> None:
+        """Names the collectives that the schedule does not say."""
+        root = self.sch._root
+        passes = [each.native for programs in planned._planning.programs.values() for each in programs._passes.values()]
+        said = [(path, str(named["mode"])) for path, name, _, named, _ in root.lines if name == "sync"]
+        missing = added(collectives(passes, root.mesh.axis_names), said)
+        self.added = [str(one) for one in missing]
+        if missing:
+            calls = "".join(f"\n  {one.call()}" for one in missing if one.kind in SYNCHRONIZED)
+            warn(
+                f"Partita has added what no sync() of the schedule says: {', '.join(self.added)}"
+                + (f". To say it:{calls}" if calls else "")
             )
 
     def _is_random(self, planned: Any) -> bool:

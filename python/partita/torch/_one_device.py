@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from partita import _launched
-from partita._error import refuse
+from partita._error import near_names, refuse
 from partita._partita import PartitaError
 from partita._traced import Traced, traced
 from partita._watched import Tree, described
@@ -78,6 +78,7 @@ class OneDevice:
                 f"{self.name} is called with other arguments than it takes",
                 expected=f"{self.name}{self.signature}" + ("" if self._loss is None else ", then the target"),
                 found=str(error),
+                help=near_names([name for name in named if name not in self.signature.parameters], self.signature.parameters),
             ) from None
         return (*bound.args, *target), bound.kwargs
 

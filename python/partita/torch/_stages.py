@@ -28,6 +28,7 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 from torch.distributed.pipelining.stage import _PipelineStageBase
 from torch.utils import _pytree as pytree
 
+from partita._caches import without_caches
 from partita._error import refuse
 
 from ._layouts import LAYERS
@@ -135,7 +136,13 @@ def cut(
     for name, parameter in module.named_parameters(remove_duplicate=False):
         owners.setdefault(id(parameter), []).append(name)
     specs: list[Any] = []
-    hook = module.register_forward_hook(lambda _, __, output: specs.append(pytree.tree_structure(output)))
+
+    def returned(_: Any, __: Any, output: Any) -> Any:
+        output, _ = without_caches(output)
+        specs.append(pytree.tree_structure(output))
+        return output
+
+    hook = module.register_forward_hook(returned)
     try:
         pipe = pipeline(module, inputs, split_spec={end: SplitPoint.END for end in ends})
     except Exception as error:

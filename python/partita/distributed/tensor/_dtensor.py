@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils import _pytree as pytree
 
 from partita import _partita
+from partita._devices import brought
 from partita._error import refuse
 from partita._function import Arguments, Function, cut, joined
 from partita.distributed.device_mesh import DeviceMesh
@@ -38,6 +39,10 @@ _VALUES = {"__bool__", "__complex__", "__float__", "__format__", "__index__", "_
            "tolist"}  # fmt: skip
 
 
+# Functions that bring a tensor to another device.
+_MOVING = {"cpu", "cuda", "to", "xpu"}
+
+
 class DTensor(torch.Tensor):
     """A tensor of PyTorch that the ranks of a mesh hold in parts; its shape is global.
 
@@ -50,7 +55,7 @@ class DTensor(torch.Tensor):
     @staticmethod
     def __new__(cls: type[DTensor], locals: Locals, spec: Spec, requires_grad: bool = False) -> DTensor:
         made: DTensor = torch.Tensor._make_wrapper_subclass(
-            cls, spec.shape, dtype=spec.dtype, device=torch.device("cpu"), requires_grad=requires_grad
+            cls, spec.shape, dtype=spec.dtype, device=locals[0].device, requires_grad=requires_grad
         )
         made._locals, made._spec = locals, spec
         return made
@@ -146,6 +151,8 @@ class DTensor(torch.Tensor):
             whole = [leaf.full_tensor() if isinstance(leaf, DTensor) else leaf for leaf in leaves]
             args, kwargs = pytree.tree_unflatten(whole, tree)
             return func(*args, **kwargs)
+        if (name in _MOVING or name == torch._C._get_privateuse1_backend_name()) and isinstance(args[0], DTensor):
+            return _moved_to(func, args[0], args[1:], kwargs or {})
         if name in _PLAIN or name in _IN_PLACE or (name.endswith("_") and not name.endswith("__")):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
@@ -280,6 +287,32 @@ def _called(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_differe
     return plan.function.returned(found)
 
 
+def _moved_to(func: Any, tensor: DTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> DTensor:
+    """A function that brings a tensor to another device, or to the type of another one: what it does to an empty tensor."""
+    leaves, tree = pytree.tree_flatten((args, kwargs))
+    plain = [leaf._locals[0].new_empty(0) if isinstance(leaf, DTensor) else leaf for leaf in leaves]
+    args, kwargs = pytree.tree_unflatten(plain, tree)
+    wanted = func(tensor._locals[0].new_empty(0), *args, **kwargs)
+    if wanted.device != tensor.device:
+        tensor = _applied(_Moved, tensor, wanted.device)
+    found: DTensor = tensor if wanted.dtype == tensor.dtype else _called(torch.Tensor.to, (tensor, wanted.dtype), {})
+    return found
+
+
+class _Moved(torch.autograd.Function):
+    """The same tensor on another device."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: DTensor, device: torch.device) -> DTensor:
+        ctx.device = tensor.device
+        return DTensor([local.to(device) for local in tensor._locals], tensor._spec)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, cotangent: DTensor) -> tuple[Any, None]:
+        return DTensor([local.to(ctx.device) for local in cotangent._locals], cotangent._spec), None
+
+
 def _distributed(leaf: Any, mesh: DeviceMesh, name: str) -> DTensor | None:
     """An argument as a tensor on a mesh; None for a constant."""
     if isinstance(leaf, DTensor):
@@ -375,7 +408,10 @@ class _Apply(torch.autograd.Function):
             assert cotangent is not None
             given.append(_run.moved(cotangent._locals, cotangent._spec, seed))
         found = iter(gradient.run(given))
-        gradients = [DTensor(next(found), spec) if number in wanted else None for number, spec in enumerate(specs)]
+        gradients = [
+            DTensor([brought(local, tensor.device) for local in next(found)], tensor._spec) if number in wanted else None
+            for number, tensor in enumerate(tensors)
+        ]
         return (None, None, *gradients)
 
 

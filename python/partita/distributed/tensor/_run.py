@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from partita import _partita
+from partita._devices import brought, is_away, tell_of
 from partita._error import refuse
 from partita._function import Function, Part, dtype_name, dtype_named, tensor_type, traced
 from partita._tensors import pack, to_torch
@@ -126,9 +127,12 @@ class Planned:
         return None if placements is None else Spec(self.mesh, placements, tuple(shape), dtype_named(dtype))
 
     def run(self, inputs: Sequence[Locals]) -> list[Locals]:
-        """The outputs, each as the tensors of all ranks."""
+        """The outputs, each as the tensors of all ranks, on the device of the inputs: if several, the one beside the host."""
+        device = next((locals[0].device for locals in inputs if is_away(locals[0])), None)
+        if device is not None:
+            tell_of(self.mesh._root._told, "a distributed tensor", device)
         found = self.program.run([[pack(local) for local in locals] for locals in inputs])
-        return [[to_torch(local) for local in locals] for locals in found]
+        return [[brought(to_torch(local), device) for local in locals] for locals in found]
 
 
 def planned(
