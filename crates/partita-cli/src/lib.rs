@@ -27,7 +27,25 @@ use std::rc::Rc;
 
 /// Runs the command with the arguments of this process.
 pub fn main() -> ExitCode {
+    name_lack_of_threads();
     ExitCode::from(run_with(std::env::args_os().collect()))
+}
+
+/// Ends the process with E040 where the system gives it no thread, which needs memory for its stack: the scoped threads of
+/// planning panic then.
+fn name_lack_of_threads() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if panic.payload_as_str().is_some_and(|text| text.starts_with("failed to spawn thread")) {
+            let error = Diagnostic::new("E040", "there is not enough memory for one more thread")
+                .expected("an address space and a number of processes that allow threads")
+                .found("a limit of this process: see `ulimit -v` and `ulimit -u`")
+                .help("raise the limit");
+            eprintln!("{error}");
+            std::process::exit(2);
+        }
+        usual(panic);
+    }));
 }
 
 /// Runs the command with these arguments, the name of the command first, and returns its exit code.

@@ -157,8 +157,8 @@ impl Built {
 ///
 /// Lines of a built-in plan are defaults, which other lines may override. Some lines have none by what they say:
 /// `replicate` repeats work, an axis of one rank divides nothing, a stage ends on `pp=1`, `annotate` is for programs that
-/// read the plan, `trace`, `decompose` of a layer and `fuse` without a backend are for lines with patterns, `fork_rng` is
-/// there for programs of Slapo.
+/// read the plan, `sync` says where a program of Slapo expects a collective, `trace`, `decompose` of a layer and `fuse`
+/// without a backend are for lines with patterns, `fork_rng` is there for programs of Slapo.
 pub(crate) fn idle_lines(built: &Built, structured: &Structured, options: &BuildOptions) -> Vec<Idle> {
     let asked = Asked::of(built);
     let recomputed = recomputed(built);
@@ -183,7 +183,7 @@ pub(crate) fn idle_lines(built: &Built, structured: &Structured, options: &Build
         match &entry.primitive {
             Primitive::Style(style) if matches!(style.kind, Kind::Ring | Kind::Auto | Kind::Dispatch) => None,
             Primitive::Style(style) if style.kind == Kind::Replicate && style.input.is_none() => None,
-            Primitive::Style(_) | Primitive::Shard { .. } | Primitive::Sync { .. } => {
+            Primitive::Style(_) | Primitive::Shard { .. } => {
                 asked.why_idle(entry, built).map(|why| (why, REMOVE))
             }
             Primitive::Checkpoint { .. } if !again(entry) => Some((
@@ -310,9 +310,7 @@ impl<'b> Asked<'b> {
         let line = entry.describe();
         let axis_name = |mesh: &'b Mesh| match (&entry.primitive, &mesh.axes[..]) {
             (Primitive::Style(style), _) => style.axis_name().to_string(),
-            (Primitive::Shard { axis: Some(axis), .. } | Primitive::Sync { axis: Some(axis), .. }, _) => {
-                axis.clone()
-            }
+            (Primitive::Shard { axis: Some(axis), .. }, _) => axis.clone(),
             (_, [only]) => only.name.clone(),
             _ => MODEL_AXIS.to_string(),
         };

@@ -28,7 +28,8 @@ use partita_mesh::Combiner;
 ///
 /// # Errors
 /// E220 if an op needs the full batch (the message names the op, its module and the reason), E225
-/// if there are more microbatches than samples, E226 if inputs have different extents and several of them could be the batch.
+/// if there are more microbatches than samples, E226 if inputs have different extents and several of them could be the
+/// batch.
 pub fn microbatch(graph: &Graph, count: usize) -> Result<Graph> {
     microbatch_of(graph, count, None)
 }
@@ -70,7 +71,7 @@ fn batched_inputs(graph: &Graph, count: usize, rows: Option<usize>) -> Result<Ve
         let cuts = Cuts::of(graph, count, &batched)?;
         analysed(graph, &cuts, &batched).map(|_| batched)
     };
-    // The usual case needs no trial: what cannot be split is told when it is tried.
+    // The usual case needs no trial: an op that cannot be split is found when the step is split.
     let whole = with(first);
     if sizes.len() == 1 && whole.iter().all(|&v| !is_square(graph.ty(v))) {
         return Ok(whole);
@@ -495,6 +496,13 @@ fn refusal(graph: &Graph, node: &Node, cuts: &Cuts, why: &str) -> Box<Diagnostic
         Some(location) => format!("{path} at {location}"),
         None => path.to_string(),
     };
+    // Which tokens an expert gets is decided over all samples.
+    let help = if let Op::Sort(_) = node.op {
+        "train with one microbatch. Tokens that are sorted by expert mix samples; a model of transformers computes each token \
+         on its own after `model.set_experts_implementation(\"batched_mm\")`"
+    } else {
+        "train with one microbatch, or change the model so that this op sees each sample on its own"
+    };
     Diagnostic::new(
         "E220",
         format!("`{}` cannot be split into {} microbatches: {why}", node.op.name(), cuts.count()),
@@ -502,13 +510,7 @@ fn refusal(graph: &Graph, node: &Node, cuts: &Cuts, why: &str) -> Box<Diagnostic
     .at(place)
     .expected("samples that are independent, except in the sums for the loss and the gradients")
     .found(format!("{}({})", node.op.name(), types.join(", ")))
-    .help(match node.op {
-        Op::Sort(_) => {
-            "train with one microbatch. Tokens that are sorted by expert mix samples; a model of transformers computes each \
-             token on its own after `model.set_experts_implementation(\"batched_mm\")`"
-        }
-        _ => "train with one microbatch, or change the model so that this op sees each sample on its own",
-    })
+    .help(help)
 }
 
 #[cfg(test)]

@@ -56,17 +56,17 @@ fn counts_along(call: &mut Call, value: ValueId) -> Option<usize> {
     }
     let &[operand] = &node.operands[..] else { return None };
     let (from, to) = (graph.ty(operand).shape.clone(), graph.ty(value).shape.clone());
-    let own = match &node.op {
-        // Floats and small integers may not have all positions.
-        Op::Convert(_) if graph.ty(value).dtype.is_integer() && graph.ty(value).dtype.size_bytes() >= 4 => {
-            None
-        }
-        Op::Reshape(_) => None,
-        Op::BroadcastInDim(op) => Some(op.dims.clone()),
-        _ => return None,
-    };
+    let moved = if let Op::BroadcastInDim(op) = &node.op { Some(op.dims.clone()) } else { None };
+    // Floats and small integers may not have all positions.
+    let has_all =
+        |value: ValueId| graph.ty(value).dtype.is_integer() && graph.ty(value).dtype.size_bytes() >= 4;
+    let keeps_numbers = has_all(operand) && has_all(value);
+    let is_form = matches!(node.op, Op::Reshape(_)) || matches!(node.op, Op::Convert(_)) && keeps_numbers;
+    if moved.is_none() && !is_form {
+        return None;
+    }
     let along = counts_along(call, operand)?;
-    match own {
+    match moved {
         Some(dims) => (to[dims[along]] == from[along]).then_some(dims[along]),
         None if from == to => Some(along),
         // Dimensions of one element come or go.

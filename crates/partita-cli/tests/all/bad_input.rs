@@ -94,7 +94,7 @@ fn an_axis_that_nothing_uses_is_refused_and_repeats_the_work_if_a_line_says_so()
     let place = crate::place();
     let slip = place.train("gpt", "zz=2", &["--steps", "1"]);
     slip.refuses("E009", &["nothing uses the axis `zz`", "replicate(axis=zz)"]);
-    let repeats = "plan.lm_head=replicate(axis=zz)";
+    let repeats = "plan.\"**\"=replicate(axis=zz)";
     let outcome = place.train("gpt", "zz=2", &["--steps", "1", "--set", repeats]);
     assert_eq!(outcome.code, Some(0), "{}", outcome.err);
     let alone = place.train("gpt", "dp=1", &["--set", "train.steps=1"]);

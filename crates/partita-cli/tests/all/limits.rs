@@ -200,7 +200,7 @@ fn sizes_that_no_run_has_are_answered_at_once() {
     // Timetables of billions of tasks, and logits that would be divided into thousands of chunks.
     place
         .run(&["show", "gpt", "--mesh", "pp=65536", "--json"])
-        .refuses("E460", &["65536 pipeline stages", "at most 4"]);
+        .refuses("E461", &["too many tasks", "65536 stages"]);
     place
         .run(&["timetable", "1f1b", "--slices", "65536", "--microbatches", "65536", "--json"])
         .refuses("E461", &["too many tasks"]);

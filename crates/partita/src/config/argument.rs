@@ -41,9 +41,7 @@ fn read_file(name: &str) -> Result<String> {
     std::fs::read_to_string(path).map_err(|error| {
         if path.exists() {
             return Diagnostic::new("E005", format!("cannot read the config `{name}`"))
-                .expected(
-                    "a readable file of TOML, which is text in UTF-8, or a file with a model (.pt2, .mlir)",
-                )
+                .expected("a TOML file in UTF-8 that can be read, or a file with a model (.pt2, .mlir)")
                 .found(error.to_string());
         }
         let mut names: Vec<&str> = BUNDLED.iter().map(|(n, _)| *n).collect();

@@ -118,8 +118,8 @@ fn located<T>(result: Result<T>, path: &std::path::Path) -> Result<T> {
 }
 
 impl Opened {
-    /// The rows of the batch of the file: dimension 0 of the first input that has one, but not the single row of an input that
-    /// all samples share, such as positions of `[1, T]`.
+    /// The rows of the batch of the file: dimension 0 of the first input that has one, but not the single row of an input
+    /// that all samples share, such as positions of `[1, T]`.
     fn rows(&self) -> Option<usize> {
         let extents = || self.example.inputs.values().filter_map(|ty| ty.shape.first().copied());
         extents().find(|&rows| rows != 1).or_else(|| extents().next())

@@ -99,12 +99,12 @@ fn lines_without_layouts_are_added_to_the_built_in_plan() {
         assert!(plan.entries.iter().any(|entry| entry.modules == line.split('"').nth(1).unwrap()), "{line}");
         assert!(!notes.contains("compute the same") && !notes.contains("changes nothing"), "{line}: {notes}");
     }
-    let repeats = "\"norm\" = \"replicate(axis=tp)\"\n";
+    // A plan of layouts is complete, but for storage over the axis `fsdp`, where it says nothing about that.
     for (text, count) in [
-        (format!("[plan]\n{repeats}"), 1),
-        (format!("[plan]\n\"lm_head\" = \"replicate\"\n\"**\" = \"fsdp\"\n{repeats}"), 3),
+        ("[plan]\n\"norm\" = \"replicate\"\n\"**\" = \"replicate(axis=tp)\"\n", 3),
+        ("[plan]\n\"lm_head\" = \"replicate\"\n\"**\" = [\"fsdp\", \"replicate(axis=tp)\"]\n", 3),
     ] {
-        let (plan, notes) = built(&text);
+        let (plan, notes) = built(text);
         assert_eq!(plan.entries.len(), count, "{text}");
         assert!(notes.contains("`--vocab-parallel` changes nothing"), "{text}: {notes}");
         let tp =
@@ -147,8 +147,11 @@ fn an_axis_that_nothing_uses_is_refused() {
     let error = build("plan = []\n", "dp=2,tp=2").unwrap_err();
     assert_eq!((error.code, error.message.as_str()), ("E009", "nothing uses the axis `tp` of the mesh"));
     assert!(error.help.as_ref().is_some_and(|help| help.contains("replicate(axis=tp)")), "{error}");
-    build("[plan]\n\"lm_head\" = \"replicate(axis=tp)\"\n", "dp=2,tp=2").unwrap();
-    build("[plan]\n\"lm_head\" = \"replicate(axis=dpp)\"\n", "dpp=2").unwrap();
+    // A line for a part of the model says nothing about the rest.
+    let part = |axis: &str| format!("[plan]\n\"lm_head\" = \"replicate(axis={axis})\"\n");
+    assert_eq!(build(&part("tp"), "dp=2,tp=2").unwrap_err().code, "E009");
+    assert_eq!(build(&part("dpp"), "dpp=2").unwrap_err().code, "E009");
+    build("[plan]\n\"**\" = \"replicate(axis=dpp)\"\n", "dpp=2").unwrap();
     // Repeated work leaves the built-in plan over other axes as it is, and replaces it over its own.
     let lines = |axis: &str, mesh: &str| {
         let text = format!("[plan]\n\"**\" = \"replicate(axis={axis})\"\n");

@@ -59,7 +59,7 @@ const ONE_RANK: Is = Meant("an axis of one rank divides nothing, so that a plan 
 const REPEATS: Is = Meant("it says that the work is repeated");
 const PATTERNS: Is = Meant("it changes what patterns of other lines see");
 const TAG: Is = Meant("programs that read the plan find it");
-const SLAPO: Is = Meant("programs of Slapo call it; a note says so");
+const SLAPO: Is = Meant("programs of Slapo call it");
 const ONE_STAGE: Is = Meant("`pp=1` is one stage, so that a plan fits meshes without a pipeline");
 const E229: Is = Refused("E229");
 
@@ -129,6 +129,14 @@ const ROWS: &[Row] = &[
     ("dispatch", "dp=2", "'**' = 'dispatch'", "adamw", [Refused("E235"); 3]),
     ("sync", "tp=2", "'LAYER' = ['shard(weight, 1)', 'sync(fwd_post, all_reduce)']", "adamw", [Used; 3]),
     ("sync", "tp=2", "'LAYER' = 'sync(fwd_post, all_reduce)'", "adamw", [Refused("E233"); 3]),
+    // The input of the first layer of `mlp` needs no gradient.
+    (
+        "sync",
+        "tp=2",
+        "'LAYER' = ['shard(weight, 0)', 'sync(bwd_post, all_reduce)']",
+        "adamw",
+        [SLAPO, Used, Used],
+    ),
     ("checkpoint", "dp=2", "'BLOCK' = 'checkpoint'", "adamw", [E229, Used, Used]),
     ("checkpoint", "dp=2", "'LAYER' = 'checkpoint'", "adamw", [E229; 3]),
     ("decompose", "dp=2", "'NORM' = 'decompose'", "adamw", [PATTERNS, Used, Used]),
