@@ -251,8 +251,8 @@ impl Cuts {
     }
 }
 
-/// Where the batch is in a tensor: a dimension of `[major, batch, minor]` elements. Of tokens that were flattened, `[T * B]`,
-/// the major ones are the positions.
+/// Where the batch is in a tensor: a dimension of `[major, batch, minor]` elements. Of tokens that were flattened,
+/// `[T * B]`, the major ones are the positions.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Place {
     dim: usize,
