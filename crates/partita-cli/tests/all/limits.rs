@@ -201,9 +201,6 @@ fn sizes_that_no_run_has_are_answered_at_once() {
     place
         .run(&["show", "gpt", "--mesh", "pp=65536", "--json"])
         .refuses("E461", &["too many tasks", "65536 stages"]);
-    place
-        .run(&["timetable", "1f1b", "--slices", "65536", "--microbatches", "65536", "--json"])
-        .refuses("E461", &["too many tasks"]);
     let predicted = place.run(&["simulate", "gpt", "--batch", "1048576"]);
     assert_eq!(predicted.code, Some(0), "{}", predicted.err);
     assert!(predicted.out.contains("does NOT fit"), "{}", predicted.out);
