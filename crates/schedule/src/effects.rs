@@ -168,13 +168,8 @@ pub(crate) fn idle_lines(built: &Built, structured: &Structured, options: &Build
         let inside = |path: &str| entry.modules.is_empty() || matches_around(&entry.modules, path);
         recomputed.iter().any(|(path, stage)| entry.stage.is_none_or(|own| own == *stage) && inside(path))
     };
-    let modules = Modules::of(&structured.model.forward);
-    let all: Vec<&Entry> = built.plan.entries.iter().filter(|entry| !is_default(entry)).collect();
     let idle = |entry: &Entry| -> Option<(String, &str)> {
         let line = entry.describe();
-        if let Some(earlier) = said_before(entry, &all, &modules) {
-            return Some((format!("{} says so already", earlier.describe()), REMOVE));
-        }
         let unchanged = |line: &String| structured.unchanged.iter().find(|(own, _)| own == line);
         if let Some((_, why)) = unchanged(&line) {
             return (!(in_precision && matches!(entry.primitive, Primitive::Precision { .. })))
@@ -211,41 +206,66 @@ pub(crate) fn idle_lines(built: &Built, structured: &Structured, options: &Build
             _ => None,
         }
     };
-    let told = |entry: &&Entry| {
-        let (why, help) = idle(entry)?;
+    let all: Vec<&Entry> = built.plan.entries.iter().filter(|entry| !is_default(entry)).collect();
+    let earlier = repeated(&all, &Modules::of(&structured.model.forward));
+    let checked = |(entry, earlier): (&&Entry, Option<&Entry>)| {
+        let repeats = earlier.map(|earlier| (format!("{} says so already", earlier.describe()), REMOVE));
+        let (why, help) = repeats.or_else(|| idle(entry))?;
         Some(Idle { line: entry.describe(), why, help: help.to_string() })
     };
-    all.iter().filter_map(told).collect()
+    all.iter().zip(earlier).filter_map(checked).collect()
 }
 
-/// What a line decides, of which the last word counts.
-fn subject(entry: &Entry) -> Option<&'static str> {
-    Some(match &entry.primitive {
-        Primitive::Style(style) if style.is_storage() => "storage",
-        Primitive::Style(style) if !style.is_attention() => "layout",
-        Primitive::Offload { what: Offloaded::Optimizer, .. } => "states",
-        Primitive::Offload { .. } => "activations",
-        Primitive::Precision { .. } => "precision",
-        _ => return None,
-    })
+/// What a line decides, and for which modules and parameters. Of several lines that decide the same, the last one counts.
+struct Subject<'m> {
+    what: &'static str,
+    modules: BTreeSet<&'m str>,
+    parameters: BTreeSet<ValueId>,
 }
 
-/// An earlier line that requests the same of all that a line names, with no line of this kind between them about any of it.
-fn said_before<'e>(entry: &Entry, all: &[&'e Entry], modules: &Modules) -> Option<&'e Entry> {
-    let own_subject = subject(entry)?;
-    let about = |entry: &Entry| -> BTreeSet<String> {
-        let (scope, line) = (entry.scope(), entry.describe());
-        let named = modules.named(scope, &line).unwrap_or_default().into_iter().map(str::to_string);
-        let parameters = modules.parameters_named(entry.scope()).into_iter();
-        named.chain(parameters.map(|parameter| format!("%{}", parameter.index()))).collect()
+impl<'m> Subject<'m> {
+    /// That of a line; `None` for one that may be repeated.
+    fn of(entry: &Entry, modules: &'m Modules) -> Option<Subject<'m>> {
+        let what = match &entry.primitive {
+            Primitive::Style(style) if style.is_storage() => "storage",
+            Primitive::Style(style) if !style.is_attention() => "layout",
+            Primitive::Offload { what: Offloaded::Optimizer, .. } => "states",
+            Primitive::Offload { .. } => "activations",
+            Primitive::Precision { .. } => "precision",
+            _ => return None,
+        };
+        let named = modules.named(entry.scope(), &entry.describe()).unwrap_or_default();
+        let parameters = modules.parameters_named(entry.scope());
+        Some(Subject {
+            what,
+            modules: named.into_iter().collect(),
+            parameters: parameters.into_iter().collect(),
+        })
+    }
+
+    fn meets(&self, other: &Subject) -> bool {
+        let is_apart =
+            self.modules.is_disjoint(&other.modules) && self.parameters.is_disjoint(&other.parameters);
+        self.what == other.what && !is_apart
+    }
+
+    fn is_within(&self, other: &Subject) -> bool {
+        self.modules.is_subset(&other.modules) && self.parameters.is_subset(&other.parameters)
+    }
+}
+
+/// For each line, an earlier one that requests the same of all that it names, with no line between them that decides the
+/// same for any of it.
+fn repeated<'e>(all: &[&'e Entry], modules: &Modules) -> Vec<Option<&'e Entry>> {
+    let subjects: Vec<Option<Subject>> = all.iter().map(|entry| Subject::of(entry, modules)).collect();
+    let earlier = |(place, entry): (usize, &&Entry)| {
+        let own = subjects[place].as_ref()?;
+        let last = |subject: &Option<Subject>| subject.as_ref().is_some_and(|before| before.meets(own));
+        let at = subjects[..place].iter().rposition(last)?;
+        let is_same = all[at].primitive == entry.primitive && all[at].stage == entry.stage;
+        (is_same && own.is_within(subjects[at].as_ref()?)).then_some(all[at])
     };
-    let place = all.iter().position(|other| std::ptr::eq(*other, entry))?;
-    let own = about(entry);
-    let is_before =
-        |before: &&&Entry| subject(before) == Some(own_subject) && !about(before).is_disjoint(&own);
-    let before = all[..place].iter().rev().find(is_before)?;
-    let is_same = before.primitive == entry.primitive && before.stage == entry.stage;
-    (is_same && own.is_subset(&about(before))).then_some(*before)
+    all.iter().enumerate().map(earlier).collect()
 }
 
 /// The modules of values that the backward pass computes again, with the stages of the model that do.
