@@ -119,19 +119,7 @@ mod tests {
     use super::*;
     use crate::Source;
     use partita_ir::literal::indices;
-
-    /// SplitMix64, below a bound.
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, count: usize) -> usize {
-            self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let mut x = self.0;
-            x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            ((x ^ (x >> 31)) % count as u64) as usize
-        }
-    }
+    use partita_testkit::Random;
 
     /// One element after another.
     fn plain(

@@ -6,22 +6,10 @@ use partita_base::{Diagnostic, Result};
 use partita_import::families::Family;
 use partita_import::{ImportOptions, Limits, Pt2, Tensor, Weights, save_sharded};
 use partita_ir::{Literal, TensorType};
+use partita_testkit::Random;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
-
-/// SplitMix64, below a bound.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, count: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((x ^ (x >> 31)) % count as u64) as usize
-    }
-}
 
 /// Writes a file that was last modified a while ago, so that a write now is later on every file system.
 fn written(path: &Path, bytes: &[u8]) {

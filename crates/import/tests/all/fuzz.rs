@@ -10,6 +10,7 @@
 use crate::common::{Entry, recorded, sealed, unzip, zip};
 use crate::torch_dialect::{ATTENTION, PERCEPTRON};
 use partita_import::{ImportOptions, Limits, Pt2, StableHlo, Weights, mlir, numpy};
+use partita_testkit::Random;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -53,23 +54,6 @@ fn turn() -> MutexGuard<'static, ()> {
 }
 
 const LONGEST: Duration = Duration::from_secs(5);
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        x ^ (x >> 31)
-    }
-
-    fn below(&mut self, count: usize) -> usize {
-        (self.next() % count.max(1) as u64) as usize
-    }
-}
 
 /// So many rounds, or as the environment says.
 fn rounds(short: usize) -> impl Iterator<Item = usize> {
@@ -143,7 +127,7 @@ fn mutated(random: &mut Random, bytes: &[u8]) -> Vec<u8> {
                     0 => 0xFF,
                     1 => 0,
                     2 => bytes[at] ^ (1 << random.below(8)),
-                    _ => random.next() as u8,
+                    _ => random.bits() as u8,
                 };
             }
         }

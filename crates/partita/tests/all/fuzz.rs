@@ -4,20 +4,8 @@
 use partita::config::{BUNDLED, Config};
 use partita_pipeline::Order;
 use partita_schedule::Plan;
+use partita_testkit::Random;
 use std::time::{Duration, Instant};
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, count: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((x ^ (x >> 31)) % count.max(1) as u64) as usize
-    }
-}
 
 fn rounds(short: usize) -> impl Iterator<Item = usize> {
     let number = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<usize>().ok());
