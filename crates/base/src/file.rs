@@ -36,7 +36,7 @@ pub struct ReadFile {
     file: Option<File>,
 }
 
-/// By which a file is recognised. Not the time of its last change of status: that changes with its name.
+/// What identifies a file. Its ctime is left out, because a rename changes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Identity {
     device: u64,
@@ -129,7 +129,7 @@ impl ReadFile {
             }
         };
         let result = read(file);
-        // Behind the read: the system notes the time of a write before it writes.
+        // After the read, because the system sets the modification time before it writes.
         match (result, file.metadata()) {
             (Ok(value), Ok(now)) if Identity::of(&now) == self.opened => Ok(value),
             (Ok(_), Ok(now)) => Err(self.changed(Identity::of(&now))),
@@ -142,7 +142,7 @@ impl ReadFile {
     fn lost(&self, now: Option<Identity>, error: &io::Error) -> Box<Diagnostic> {
         match now {
             Some(now) if now != self.opened => self.changed(now),
-            _ => self.told("cannot be read any more", error.to_string()),
+            _ => self.error("cannot be read any more", error.to_string()),
         }
     }
 
@@ -157,10 +157,10 @@ impl ReadFile {
                 format!("{bytes} bytes, written later: it was changed in place")
             }
         };
-        self.told("changed while it was read", found)
+        self.error("changed while it was read", found)
     }
 
-    fn told(&self, happened: &str, found: String) -> Box<Diagnostic> {
+    fn error(&self, happened: &str, found: String) -> Box<Diagnostic> {
         Diagnostic::new(self.kind.code, format!("a file of {} {happened}", self.kind.what))
             .at(self.path.display().to_string())
             .expected(format!("the {} bytes that it had when it was opened", self.opened.bytes))

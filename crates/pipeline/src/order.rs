@@ -119,10 +119,10 @@ impl Order {
         let stages = self.slice_of_stage(slices)?.len();
         // Some orders are made for whole rounds, of as many microbatches as there are slices.
         let tasks = stages.saturating_mul(microbatches.max(slices)).saturating_mul(TASKS_OF_A_STAGE);
-        if tasks > MOST_TASKS {
+        if tasks > MAX_TASKS {
             return Err(Diagnostic::new("E461", "the timetable has too many tasks")
                 .at(self.name())
-                .expected(format!("at most {MOST_TASKS} tasks"))
+                .expected(format!("at most {MAX_TASKS} tasks"))
                 .found(format!("{tasks}, of {stages} stages and {microbatches} microbatches"))
                 .help("use fewer pipeline stages or microbatches"));
         }
@@ -161,7 +161,7 @@ impl Order {
 }
 
 /// The most tasks of a timetable: with more, planning would take gigabytes.
-const MOST_TASKS: usize = 1 << 24;
+const MAX_TASKS: usize = 1 << 24;
 
 /// The most tasks of a stage for each microbatch: forward, and the two parts of a split backward pass.
 const TASKS_OF_A_STAGE: usize = 3;

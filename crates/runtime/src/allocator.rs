@@ -22,7 +22,7 @@ impl Allocator {
         Allocator { has_failed: AtomicBool::new(false) }
     }
 
-    /// Ends the process, in the name of the thread that fails first.
+    /// Writes the message once, from the thread that fails first, and ends the process.
     #[cold]
     fn end(&self, bytes: usize) -> ! {
         if !self.has_failed.swap(true, Ordering::Relaxed) {

@@ -103,7 +103,7 @@ const MIB: f64 = (1 << 20) as f64;
 
 /// The most blocks of rows of a head that is chunked. Each block is some instructions: the logits of a million sequences
 /// made a program that took a minute and gigabytes to lower.
-const MOST_BLOCKS: usize = 8192;
+const MAX_BLOCKS: usize = 8192;
 
 impl fmt::Display for HeadCut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -126,7 +126,7 @@ impl fmt::Display for Whole {
             Whole::Read => write!(f, "another op reads them or their gradient"),
             Whole::Late => write!(f, "their gradient depends on all losses"),
             Whole::Summed => write!(f, "the matmul sums all rows at once"),
-            Whole::Many { blocks } => write!(f, "{blocks} blocks of rows, more than {MOST_BLOCKS}"),
+            Whole::Many { blocks } => write!(f, "{blocks} blocks of rows, more than {MAX_BLOCKS}"),
             Whole::Uneven => write!(f, "ranks would chunk them differently"),
         }
     }
@@ -205,7 +205,7 @@ fn cuts(
     if !counts.all(|other| other == count) {
         return Err(Whole::Uneven);
     }
-    if count > MOST_BLOCKS {
+    if count > MAX_BLOCKS {
         return Err(Whole::Many { blocks: count });
     }
     let fit = |(graph, &block): (&Graph, &usize)| most_bytes / (bytes(graph) / rows(graph) * block).max(1);
