@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::{self, File, Metadata};
-use std::io;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -11,6 +11,66 @@ use crate::{Diagnostic, Result};
 
 /// Bytes that are read at a time where a range is visited.
 const AT_ONCE: u64 = 1 << 20;
+
+/// Bytes that a text such as a config, a plan or a table may have: 64 MiB.
+const MAX_TEXT_BYTES: u64 = 64 << 20;
+
+/// The bytes of a file or pipe of at most `most` bytes; one that does not end, such as `/dev/zero`, is not read on.
+///
+/// # Errors
+/// Those of the system, and one for more bytes.
+pub fn read_at_most(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let stated = file.metadata()?.len();
+    if stated > most { Err(too_large(&stated.to_string(), most)) } else { bounded(file, most) }
+}
+
+/// [`read_at_most`] of a file alone: a pipe could block for ever.
+///
+/// # Errors
+/// As [`read_at_most`], and one for what is no file.
+pub fn read_file(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    is_file(&fs::metadata(path)?)?;
+    read_at_most(path, most)
+}
+
+/// A text of at most 64 MiB, from a file or pipe.
+///
+/// # Errors
+/// As [`read_at_most`], and one for what is no UTF-8.
+pub fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
+    text(read_at_most(path.as_ref(), MAX_TEXT_BYTES)?)
+}
+
+/// [`read_text`] from standard input or another open source.
+///
+/// # Errors
+/// As [`read_text`].
+pub fn read_text_from(source: impl Read) -> io::Result<String> {
+    text(bounded(source, MAX_TEXT_BYTES)?)
+}
+
+fn text(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "text that is not UTF-8"))
+}
+
+fn bounded(source: impl Read, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    source.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most { Err(too_large(&format!("more than {most}"), most)) } else { Ok(bytes) }
+}
+
+fn too_large(found: &str, most: u64) -> io::Error {
+    io::Error::other(format!("{found} bytes, where at most {most} are read"))
+}
+
+/// An error for what is a folder, a device or a pipe.
+fn is_file(metadata: &Metadata) -> io::Result<()> {
+    match metadata.is_file() {
+        true => Ok(()),
+        false => Err(io::Error::other(if metadata.is_dir() { "a folder" } else { "a device or pipe" })),
+    }
+}
 
 /// What a file holds, and the message for a change of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,10 +131,7 @@ impl ReadFile {
     /// Those of the system, and one for what is no file. Pipes and devices are not opened, because that could block for
     /// ever.
     pub fn open(path: &Path, kind: &'static FileKind, keeps: bool) -> io::Result<ReadFile> {
-        let metadata = fs::metadata(path)?;
-        if !metadata.is_file() {
-            return Err(io::Error::other(if metadata.is_dir() { "a folder" } else { "a device or pipe" }));
-        }
+        is_file(&fs::metadata(path)?)?;
         ReadFile::of_file(path, File::open(path)?, kind, keeps)
     }
 
@@ -82,6 +139,12 @@ impl ReadFile {
     pub fn of_file(path: &Path, file: File, kind: &'static FileKind, keeps: bool) -> io::Result<ReadFile> {
         let opened = Identity::of(&file.metadata()?);
         Ok(ReadFile { path: path.to_path_buf(), kind, opened, file: keeps.then_some(file) })
+    }
+
+    /// What identifies it on this computer, as it was when it was opened: device, inode, size and time of modification.
+    pub fn identity(&self) -> String {
+        let Identity { device, inode, bytes, modified: (seconds, nanoseconds) } = self.opened;
+        format!("{device}:{inode} of {bytes} bytes at {seconds}.{nanoseconds:09}")
     }
 
     /// Its size when it was opened, in bytes.
@@ -218,6 +281,25 @@ mod tests {
             assert_eq!(found(&file), "8 bytes, written later: it was changed in place");
             fs::remove_file(&path).unwrap();
         }
+    }
+
+    #[test]
+    fn what_is_read_whole_is_bounded() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("text");
+        written(&path, b"abc");
+        assert_eq!(read_at_most(&path, 3).unwrap(), b"abc");
+        assert_eq!(read_text(&path).unwrap(), "abc");
+        let message = |read: io::Result<Vec<u8>>| read.unwrap_err().to_string();
+        assert_eq!(message(read_at_most(&path, 2)), "3 bytes, where at most 2 are read");
+        let endless = Path::new("/dev/zero");
+        assert_eq!(message(read_at_most(endless, 100)), "more than 100 bytes, where at most 100 are read");
+        assert_eq!(message(read_file(endless, 100)), "a device or pipe");
+        assert_eq!(message(read_file(folder.path(), 100)), "a folder");
+        assert_eq!(read_text_from(&b"abc"[..]).unwrap(), "abc");
+        assert!(read_text_from(io::repeat(b' ')).unwrap_err().to_string().contains("at most 67108864"));
+        written(&path, &[0xff, 0xfe]);
+        assert_eq!(read_text(&path).unwrap_err().to_string(), "text that is not UTF-8");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Knows: meshes, axis references, shardings. Must not know: graphs, ops, or what anything costs.
 //!
 //! - [`Mesh`]: named axes over ranks; [`AxisRef`]: an axis or a part of one.
+//! - [`AxisRole`]: what the name of an axis means, such as that `dp` shards the batch.
 //! - [`split_extents`]: the rule by which a dimension is split along axes.
 //! - [`Sharding`]: the layout of one tensor on a mesh; [`reshard`]: the steps from one layout to
 //!   another, the cheapest by a [`LinkCost`].
@@ -14,6 +15,7 @@
 mod mesh;
 pub mod oracle;
 mod reshard;
+mod role;
 mod search;
 mod sharding;
 mod slice;
@@ -23,6 +25,7 @@ mod transfer;
 pub use mesh::{Axis, AxisList, AxisRef, Mesh, rank_list};
 pub use partita_base::Combiner;
 pub use reshard::{LinkCost, ReshardStep, Step, permute_pairs, reshard};
+pub use role::AxisRole;
 pub use sharding::{DimSharding, Sharding};
 pub use slice::Slice;
 pub use split::{split_extents, split_offsets};

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 /// order.
 const SAME: f64 = 1e-9;
 /// Most states to expand before the search falls back to the direct way.
-const MOST_STATES: usize = 2000;
+const MAX_STATES: usize = 2000;
 
 /// The cheapest steps found between two different layouts, which fit the mesh and the shape.
 pub(crate) fn cheapest_path(
@@ -156,7 +156,7 @@ impl Search<'_> {
                 continue;
             }
             expanded += 1;
-            if expanded > MOST_STATES {
+            if expanded > MAX_STATES {
                 return None;
             }
             for next in self.moves(&state) {

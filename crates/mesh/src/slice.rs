@@ -1,6 +1,7 @@
 //! Slices of a mesh: the ranks at one position along an axis, as a mesh of their own.
 
 use crate::mesh::{Axis, Mesh};
+use crate::role::AxisRole;
 
 /// Some ranks of a mesh, as a mesh.
 #[derive(Clone, PartialEq, Debug)]
@@ -28,7 +29,7 @@ impl Mesh {
         let mut axes: Vec<Axis> = self.axes.clone();
         let size = axes.remove(position).size;
         if axes.is_empty() {
-            axes.push(Axis { name: "dp".to_string(), size: 1 });
+            axes.push(Axis { name: AxisRole::Data.axis().to_string(), size: 1 });
         }
         let mesh = Mesh { name: self.name.clone(), axes, device_ids: None };
         // Along the axis, neighbours are so many ranks apart.
