@@ -184,7 +184,8 @@ pub fn rebuild(
     Ok(result)
 }
 
-fn carry(graph: &Graph, old: ValueId, builder: &mut GraphBuilder, new: ValueId) {
+/// A new value gets the name, role, layout and group of an old one, where it has none.
+pub(crate) fn carry(graph: &Graph, old: ValueId, builder: &mut GraphBuilder, new: ValueId) {
     let source = graph.value(old);
     let annotation: Option<Annotation> = source.annotation.clone();
     let target = builder.graph_mut().value_mut(new);
@@ -201,7 +202,7 @@ fn carry(graph: &Graph, old: ValueId, builder: &mut GraphBuilder, new: ValueId) 
 }
 
 /// Roles name other values; after a rebuild they must name the new ones.
-fn remap_roles(graph: &Graph, map: &[Option<ValueId>], result: &mut Graph) {
+pub(crate) fn remap_roles(graph: &Graph, map: &[Option<ValueId>], result: &mut Graph) {
     use crate::Role;
     for (index, new) in map.iter().enumerate() {
         let Some(new) = *new else { continue };
