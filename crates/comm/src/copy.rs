@@ -154,7 +154,7 @@ impl StridedCopy {
 
 /// Shorter runs are not worth streaming: the partial lines at both ends go through the cache.
 #[cfg(target_arch = "x86_64")]
-const LEAST_STREAM_BYTES: usize = 512;
+const MIN_STREAM_BYTES: usize = 512;
 
 /// Copies `bytes` bytes to every target, reading them once. If `streams`, whole cache lines are
 /// written with non-temporal stores (no read for ownership, no cache pollution); [`finish_streams`]
@@ -172,7 +172,7 @@ pub(crate) unsafe fn copy_bytes(
     // SAFETY: guaranteed by the caller.
     unsafe {
         #[cfg(target_arch = "x86_64")]
-        if streams && bytes >= LEAST_STREAM_BYTES {
+        if streams && bytes >= MIN_STREAM_BYTES {
             return targets.for_each(|target| stream_bytes(source, target, bytes));
         }
         let _ = streams;

@@ -20,12 +20,10 @@
 mod copy;
 mod endpoint;
 mod fold;
+mod heartbeat;
 mod host;
+mod liveness;
 mod mapped_file;
-mod meeting;
-#[cfg(test)]
-mod meeting_tests;
-mod message_heart;
 mod message_routes;
 mod message_sums;
 mod message_transport;
@@ -33,9 +31,11 @@ mod messages;
 mod notify;
 mod processes;
 mod reduce;
+mod rendezvous;
+#[cfg(test)]
+mod rendezvous_tests;
 mod share;
 mod shared_memory;
-mod sign;
 mod spec;
 mod sync;
 mod transport;
@@ -43,11 +43,11 @@ mod world;
 
 pub use endpoint::{Endpoint, run_ranks};
 pub use host::HostMemory;
+pub use liveness::{BEAT_EVERY, Liveness};
 pub use messages::{Handle, MessageProcesses, Messages};
 pub use notify::Notify;
 pub use partita_base::{CollectiveId, Combiner};
 pub use processes::{HostProcesses, Patience, Processes};
-pub use sign::{BEAT_EVERY, Sign};
 pub use spec::{BoxMove, CollectiveSpec, Exchange, Moves};
 pub use transport::{Failure, PROCESS_ENDED, Poll, Transport};
 pub use world::World;

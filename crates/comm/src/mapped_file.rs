@@ -23,10 +23,10 @@ use std::time::{Duration, Instant};
 use memmap2::{MmapOptions, MmapRaw};
 use partita_base::{CollectiveId, Diagnostic, Result};
 
+use crate::liveness::Liveness;
 use crate::notify::Notify;
 use crate::processes::{HostProcesses, Processes};
 use crate::share::{Action, Piece, Plan};
-use crate::sign::Sign;
 use crate::spec::CollectiveSpec;
 use crate::transport::{Failure, PROCESS_ENDED, Poll, Transport};
 
@@ -256,13 +256,13 @@ impl Board {
     }
 
     /// What is known of a rank.
-    fn sign(&self, rank: usize) -> Sign {
+    fn sign(&self, rank: usize) -> Liveness {
         let instruction = (self.get(self.begun[rank]) as usize).checked_sub(1);
         let process = self.processes.process_of(rank, self.begun.len());
         if process == self.processes.index() {
-            return Sign { instruction, ..Sign::default() };
+            return Liveness { instruction, ..Liveness::default() };
         }
-        Sign {
+        Liveness {
             instruction,
             process: self.processes.name(process),
             silence: self.processes.silence(process),
@@ -546,7 +546,7 @@ impl Transport for MappedFile {
         self.board.counter(self.board.begun[rank]).store(instruction as u64 + 1, Ordering::Relaxed);
     }
 
-    fn sign(&self, rank: usize) -> Sign {
+    fn sign(&self, rank: usize) -> Liveness {
         self.board.sign(rank)
     }
 

@@ -15,7 +15,7 @@ use crate::spec::{CollectiveSpec, Exchange};
 const ALIGNMENT_BYTES: usize = 64;
 
 /// Parts of a buffer with a gap of fewer bytes between them are sent as one.
-const LEAST_GAP_BYTES: usize = 256;
+const MIN_GAP_BYTES: usize = 256;
 
 /// One collective.
 pub(crate) struct Slot {
@@ -79,7 +79,7 @@ impl Route {
         let mut joined: Vec<Range<usize>> = Vec::new();
         for range in self.ranges.drain(..) {
             match joined.last_mut() {
-                Some(last) if range.start <= last.end + LEAST_GAP_BYTES => last.end = last.end.max(range.end),
+                Some(last) if range.start <= last.end + MIN_GAP_BYTES => last.end = last.end.max(range.end),
                 _ => joined.push(range),
             }
         }
@@ -309,8 +309,8 @@ fn read_by(
             continue;
         }
         let read = match action {
-            Action::Reduce(reduction) => reduction.input_ranges(LEAST_GAP_BYTES),
-            Action::Copy(from, copy) if *from == source => copy.source_ranges(LEAST_GAP_BYTES),
+            Action::Reduce(reduction) => reduction.input_ranges(MIN_GAP_BYTES),
+            Action::Copy(from, copy) if *from == source => copy.source_ranges(MIN_GAP_BYTES),
             Action::Copy(..) => continue,
         };
         all.extend(read.into_iter().map(|own| offsets[*exchange] + own.start..offsets[*exchange] + own.end));

@@ -13,7 +13,7 @@ use crate::share::PIECE_BYTES;
 use crate::spec::{CollectiveSpec, Exchange};
 
 /// The least part of a process. Below it the second message costs more than it saves.
-const LEAST_PART_BYTES: usize = 16 << 10;
+const MIN_PART_BYTES: usize = 16 << 10;
 
 /// Parts are aligned to cache lines, and so to elements of every type.
 const LINE_BYTES: usize = 64;
@@ -59,7 +59,7 @@ impl Sums {
         let mut all = processes.to_vec();
         all.sort_unstable();
         all.dedup();
-        if all.len() < 2 || bytes < LEAST_PART_BYTES * all.len() {
+        if all.len() < 2 || bytes < MIN_PART_BYTES * all.len() {
             return None;
         }
         let extent = bytes.div_ceil(all.len()).next_multiple_of(LINE_BYTES);

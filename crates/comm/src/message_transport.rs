@@ -20,11 +20,11 @@ use std::time::{Duration, Instant};
 
 use partita_base::{CollectiveId, Diagnostic, Result};
 
-use crate::message_heart::MessageHeart;
+use crate::heartbeat::MessageHeartbeat;
+use crate::liveness::{Begun, Liveness};
 use crate::message_routes::{Incoming, Messaging, Output, Slot, turn};
 use crate::messages::{Buffer, Messages, Transfer};
 use crate::notify::Notify;
-use crate::sign::{Begun, Sign};
 use crate::spec::CollectiveSpec;
 use crate::transport::{Failure, PROCESS_ENDED, Poll, Transport};
 
@@ -61,7 +61,7 @@ pub(crate) struct MessageTransport {
 /// What the threads of this process share.
 struct Link {
     messages: Arc<dyn Messages>,
-    heart: Arc<MessageHeart>,
+    heartbeat: Arc<MessageHeartbeat>,
     first_tag: usize,
     rank_count: usize,
     /// Per process.
@@ -328,7 +328,7 @@ impl Link {
             if late.is_empty() && unsent.is_none() {
                 break;
             }
-            self.heart.accuse(late.iter().copied().chain(unsent))?;
+            self.heartbeat.accuse(late.iter().copied().chain(unsent))?;
             if let Some(process) = late.iter().find(|process| left.contains(process)) {
                 return Err(Diagnostic::new(PROCESS_ENDED, format!("process {process} has ended"))
                     .expected("all processes of the run to continue"));
@@ -386,7 +386,7 @@ impl MessageTransport {
     /// See [`CollectiveSpec::validate`]; E448 if its thread cannot be started.
     pub(crate) fn open(
         messages: Arc<dyn Messages>,
-        heart: Arc<MessageHeart>,
+        heartbeat: Arc<MessageHeartbeat>,
         first_tag: usize,
         rank_count: usize,
         ranks: Vec<Range<usize>>,
@@ -409,7 +409,7 @@ impl MessageTransport {
             notice: Mutex::new(None),
         };
         let link = Arc::new(Link {
-            heart,
+            heartbeat,
             first_tag,
             rank_count,
             ranks,
@@ -563,10 +563,10 @@ impl Transport for MessageTransport {
         self.link.begun.begin(rank, instruction);
     }
 
-    fn sign(&self, rank: usize) -> Sign {
+    fn sign(&self, rank: usize) -> Liveness {
         let link = &*self.link;
         let process = link.ranks.iter().position(|ranks| ranks.contains(&rank)).unwrap_or(link.own());
-        if process == link.own() { link.begun.sign(rank) } else { link.heart.sign(process) }
+        if process == link.own() { link.begun.sign(rank) } else { link.heartbeat.sign(process) }
     }
 
     fn control_all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {

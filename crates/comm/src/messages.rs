@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use partita_base::{Diagnostic, Result};
 
-use crate::message_heart::{self, MessageHeart};
+use crate::heartbeat::{self, MessageHeartbeat};
 use crate::message_transport::MessageTransport;
 use crate::processes::Processes;
 use crate::spec::CollectiveSpec;
@@ -57,7 +57,7 @@ pub trait Messages: std::fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub struct MessageProcesses {
     messages: Arc<dyn Messages>,
-    heart: Arc<MessageHeart>,
+    heartbeat: Arc<MessageHeartbeat>,
     /// Each world has tags of its own. All processes make the same worlds in the same order.
     next_tag: AtomicUsize,
 }
@@ -65,8 +65,8 @@ pub struct MessageProcesses {
 impl MessageProcesses {
     /// This process among those that the messages connect, with a heartbeat.
     pub fn join(messages: Arc<dyn Messages>) -> Arc<dyn Processes> {
-        let heart = Arc::new(MessageHeart::start(&messages));
-        Arc::new(MessageProcesses { messages, heart, next_tag: AtomicUsize::new(message_heart::TAG + 1) })
+        let heartbeat = Arc::new(MessageHeartbeat::start(&messages));
+        Arc::new(MessageProcesses { messages, heartbeat, next_tag: AtomicUsize::new(heartbeat::TAG + 1) })
     }
 }
 
@@ -91,17 +91,17 @@ impl Processes for MessageProcesses {
                 .expected(format!("at most {} tags", self.messages.tags()))
                 .found(format!("{} tags", first + count)));
         }
-        let (messages, heart) = (self.messages.clone(), self.heart.clone());
+        let (messages, heartbeat) = (self.messages.clone(), self.heartbeat.clone());
         let ranks = (0..self.count()).map(|process| self.ranks(process, rank_count)).collect();
-        Ok(Arc::new(MessageTransport::open(messages, heart, first, rank_count, ranks, collectives)?))
+        Ok(Arc::new(MessageTransport::open(messages, heartbeat, first, rank_count, ranks, collectives)?))
     }
 
     fn tolerate(&self, silence: Duration) {
-        self.heart.tolerate(silence);
+        self.heartbeat.tolerate(silence);
     }
 
     fn stopped(&self) -> Vec<usize> {
-        (0..self.count()).filter(|&process| self.heart.is_silent(process)).collect()
+        (0..self.count()).filter(|&process| self.heartbeat.is_silent(process)).collect()
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::sync::{AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, fence, spin_loop, yield_now};
 
 /// Spins before the thread yields its core, about 10 microseconds.
-const LOOKS: u32 = 400;
+const SPINS_BEFORE_YIELD: u32 = 400;
 
 /// A counter of arrivals, progress and failures, on which threads can sleep.
 ///
@@ -51,7 +51,7 @@ impl Notify {
     pub fn wait_for_change(&self, seen: u64, awake: Duration, timeout: Duration) -> bool {
         let begun = Instant::now();
         while begun.elapsed() < awake.min(timeout) {
-            for _ in 0..LOOKS {
+            for _ in 0..SPINS_BEFORE_YIELD {
                 if self.epoch() != seen {
                     return true;
                 }

@@ -2,7 +2,7 @@
 //! how one detects that another has ended.
 //!
 //! Processes of one host use a common folder. Each process locks a file of its own there; the system releases the
-//! lock when the process ends, however it ends. Its heartbeat tells that it also runs ([`crate::sign`]). Each world is a
+//! lock when the process ends, however it ends. Its heartbeat tells that it also runs ([`crate::liveness`]). Each world is a
 //! file there too.
 
 use std::fs::File;
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use partita_base::{Diagnostic, Result};
 
+use crate::liveness::{Listener, host};
 use crate::mapped_file::MappedFile;
-use crate::sign::{Heart, host};
 use crate::spec::CollectiveSpec;
 use crate::transport::Transport;
 use crate::world::World;
@@ -90,7 +90,7 @@ pub struct HostProcesses {
     /// The number of worlds so far. All processes make the same ones in the same order.
     worlds: AtomicUsize,
     host: String,
-    heart: Heart,
+    listener: Listener,
     /// How long another process may have no heartbeat.
     silence: Duration,
     /// Locked as long as the process lives.
@@ -134,7 +134,7 @@ impl HostProcesses {
         let life = life.map_err(|error| refused("its file cannot be opened", error.to_string()))?;
         life.try_lock().map_err(|error| refused("another process has this index", error.to_string()))?;
         let unwritten = |error: std::io::Error| refused("its file cannot be written", error.to_string());
-        let beat = Heart::prepare(folder, index).map_err(unwritten)?;
+        let beat = Listener::prepare(folder, index).map_err(unwritten)?;
         let joined = |index: usize| folder.join(format!("joined-{index}"));
         File::create(joined(index)).map_err(unwritten)?;
         let begin = Instant::now();
@@ -149,15 +149,15 @@ impl HostProcesses {
             }
             std::thread::sleep(LOOK_EVERY);
         }
-        let heart = Heart::start(folder, index, count, beat);
-        let heart = heart.map_err(|error| refused("it cannot have a heartbeat", error.to_string()))?;
+        let listener = Listener::start(folder, index, count, beat);
+        let listener = listener.map_err(|error| refused("it cannot have a heartbeat", error.to_string()))?;
         Ok(Arc::new(HostProcesses {
             folder: folder.to_path_buf(),
             index,
             count,
             worlds: AtomicUsize::new(0),
             host: host(),
-            heart,
+            listener,
             silence: patience.silence,
             _life: life,
         }))
@@ -165,12 +165,12 @@ impl HostProcesses {
 
     /// How messages call a process.
     pub(crate) fn name(&self, process: usize) -> String {
-        format!("process {process} (id {} on {})", self.heart.id(process), self.host)
+        format!("process {process} (id {} on {})", self.listener.id(process), self.host)
     }
 
     /// How long a process had no heartbeat.
     pub(crate) fn silence(&self, process: usize) -> Duration {
-        self.heart.silence(process)
+        self.listener.silence(process)
     }
 
     /// Whether a process had no heartbeat for longer than it may.

@@ -17,7 +17,7 @@ pub(crate) const PIECE_BYTES: usize = 64 << 10;
 
 /// The least slice of a member in an all-reduce: below it, sharing the arithmetic costs more than
 /// it saves.
-const LEAST_SLICE_BYTES: usize = 4096;
+const MIN_SLICE_BYTES: usize = 4096;
 
 /// Slices of an all-reduce are aligned to cache lines, so that no two members write one line.
 const LINE_BYTES: usize = 64;
@@ -87,7 +87,7 @@ impl Share {
 /// The slice of an all-reduce that a member reduces for all.
 fn slice(len: usize, element_bytes: usize, member_count: usize, member: usize) -> Range<usize> {
     let even = len.div_ceil(member_count).next_multiple_of(LINE_BYTES / element_bytes);
-    let extent = even.max(LEAST_SLICE_BYTES / element_bytes);
+    let extent = even.max(MIN_SLICE_BYTES / element_bytes);
     (extent * member).min(len)..(extent * (member + 1)).min(len)
 }
 

@@ -1,6 +1,6 @@
 //! The transport between the ranks of one process.
 //!
-//! [`Meeting`] decides when a chunk may run and when a rank may reuse its buffers, [`Gate`]
+//! [`Rendezvous`] decides when a chunk may run and when a rank may reuse its buffers, [`Gate`]
 //! prevents buffer accesses after a failure, [`Notify`] wakes waiting threads; each of these files
 //! contains its correctness argument, and they are model-checked. This file has the pointers and
 //! the work.
@@ -11,10 +11,10 @@ use std::sync::OnceLock;
 use partita_base::{CollectiveId, Result};
 
 use crate::copy::finish_streams;
-use crate::meeting::{Gate, Meeting};
+use crate::liveness::{Begun, Liveness};
 use crate::notify::Notify;
+use crate::rendezvous::{Gate, Rendezvous};
 use crate::share::{Action, Piece, Plan};
-use crate::sign::{Begun, Sign};
 use crate::spec::CollectiveSpec;
 use crate::sync::{AtomicPtr, Ordering};
 use crate::transport::{Failure, Poll, Transport};
@@ -33,7 +33,7 @@ pub struct SharedMemory {
 /// The state of one collective.
 struct Slot {
     plan: Plan,
-    meeting: Meeting,
+    rendezvous: Rendezvous,
     /// Per exchange.
     buffers: Vec<Buffers>,
 }
@@ -107,7 +107,7 @@ impl Transport for SharedMemory {
         let label = &spec.label;
         spec.expect_buffers(index, inputs, outputs);
         assert!(
-            slot.meeting.is_complete(index),
+            slot.rendezvous.is_complete(index),
             "rank {rank} starts `{label}` while it is still in flight there"
         );
         for &exchange in &slot.plan.zero_fills[index] {
@@ -117,7 +117,7 @@ impl Transport for SharedMemory {
                 unsafe { outputs[exchange].cast::<u8>().write_bytes(0, outputs[exchange].len()) };
             }
         }
-        slot.meeting.arrive(index, &self.notify, || {
+        slot.rendezvous.arrive(index, &self.notify, || {
             for ((buffers, &input), &output) in slot.buffers.iter().zip(inputs).zip(outputs) {
                 publish(&buffers.inputs[index], input.cast::<u8>().cast_mut());
                 publish(&buffers.outputs[index], output.cast::<u8>());
@@ -128,7 +128,8 @@ impl Transport for SharedMemory {
     fn poll(&self, collective: CollectiveId, rank: usize) -> Poll {
         let slot = &self.slots[collective.index()];
         let member = self.member(collective, rank);
-        slot.meeting.poll(member, self.gate.enter(rank), &self.notify, |share, chunk| slot.run(share, chunk))
+        slot.rendezvous
+            .poll(member, self.gate.enter(rank), &self.notify, |share, chunk| slot.run(share, chunk))
     }
 
     fn notify(&self) -> &Notify {
@@ -147,7 +148,7 @@ impl Transport for SharedMemory {
 
     fn missing(&self, collective: CollectiveId) -> Vec<usize> {
         let (spec, slot) = (&self.specs[collective.index()], &self.slots[collective.index()]);
-        let arrived: Vec<u64> = (0..spec.members.len()).map(|m| slot.meeting.epoch(m)).collect();
+        let arrived: Vec<u64> = (0..spec.members.len()).map(|m| slot.rendezvous.epoch(m)).collect();
         let latest = arrived.iter().copied().max().unwrap_or(0);
         let ranks = spec.members.iter();
         ranks.zip(arrived).filter(|(_, epoch)| *epoch < latest).map(|(&rank, _)| rank).collect()
@@ -157,7 +158,7 @@ impl Transport for SharedMemory {
         self.begun.begin(rank, instruction);
     }
 
-    fn sign(&self, rank: usize) -> Sign {
+    fn sign(&self, rank: usize) -> Liveness {
         self.begun.sign(rank)
     }
 
@@ -172,13 +173,13 @@ impl Slot {
         let null = || spec.members.iter().map(|_| AtomicPtr::new(ptr::null_mut())).collect();
         let shares: Vec<_> = plan.shares.iter().map(|s| (s.chunks.len(), s.touches.clone())).collect();
         Slot {
-            meeting: Meeting::new(&shares),
+            rendezvous: Rendezvous::new(&shares),
             buffers: spec.exchanges.iter().map(|_| Buffers { inputs: null(), outputs: null() }).collect(),
             plan,
         }
     }
 
-    /// Runs a chunk that was claimed from [`Meeting`].
+    /// Runs a chunk that was claimed from [`Rendezvous`].
     fn run(&self, share: usize, chunk: usize) {
         let streams = self.plan.streams;
         for Piece { exchange, targets, action } in &self.plan.shares[share].chunks[chunk] {

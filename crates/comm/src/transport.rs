@@ -2,8 +2,8 @@
 
 use partita_base::{CollectiveId, Diagnostic, Result};
 
+use crate::liveness::Liveness;
 use crate::notify::Notify;
-use crate::sign::Sign;
 use crate::spec::CollectiveSpec;
 
 /// The state of a rank in a collective.
@@ -95,9 +95,9 @@ pub trait Transport: Send + Sync {
     }
 
     /// What is known of a rank of any process.
-    fn sign(&self, rank: usize) -> Sign {
+    fn sign(&self, rank: usize) -> Liveness {
         let _ = rank;
-        Sign::default()
+        Liveness::default()
     }
 
     /// The control channel, for communication outside the collectives of a program: an all-gather

@@ -141,10 +141,7 @@ impl World {
     }
 
     fn joined(&self, number: u64, join: impl Fn(u64, u64) -> u64) -> Result<u64> {
-        if self.is_whole() {
-            return Ok(number);
-        }
-        let all = self.transport.control_all_gather(&number.to_le_bytes())?;
+        let all = self.gathered(&number.to_le_bytes())?;
         let numbers = all.iter().map(|bytes| bytes.as_slice().try_into().map_or(0, u64::from_le_bytes));
         Ok(numbers.fold(number, join))
     }
@@ -155,6 +152,14 @@ impl World {
     /// E447 if another process has ended.
     pub fn any(&self, answer: bool) -> Result<bool> {
         Ok(self.largest(u64::from(answer))? > 0)
+    }
+
+    /// What every process passes, in the order of the processes.
+    ///
+    /// # Errors
+    /// E447 if another process has ended.
+    pub fn gathered(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        if self.is_whole() { Ok(vec![bytes.to_vec()]) } else { self.transport.control_all_gather(bytes) }
     }
 
     /// Sends the bytes of the process of rank `source` to every process. If it fails to make them,

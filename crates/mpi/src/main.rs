@@ -5,7 +5,8 @@
 
 mod mpi;
 
-use partita::engine::Host;
+use partita::engines::Engines;
+use partita::engines::mpi::Mpi;
 use partita_comm::MessageProcesses;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -25,8 +26,8 @@ fn main() -> ExitCode {
         }
     };
     let processes = MessageProcesses::join(mpi.clone());
-    let host = Host { mpi: Some(processes.clone()) };
-    let code = partita_cli::run_on(std::env::args_os().collect(), &host);
+    let engines = Engines::bundled().with(Mpi { processes: Some(processes.clone()) });
+    let code = partita_cli::run_on(std::env::args_os().collect(), engines);
     if code == 0 || processes.stopped().is_empty() {
         mpi.finish();
     } else {

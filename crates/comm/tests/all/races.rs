@@ -58,7 +58,7 @@ fn thousands_of_steps_reuse_the_same_slots() {
 }
 
 /// A rank as a list of collectives and a cursor, as in the executor.
-struct Player {
+struct RankExecutor {
     rank: usize,
     step: usize,
     in_flight: bool,
@@ -79,8 +79,14 @@ fn two_threads_play_four_ranks_each() {
     let world = world.transport();
     let play = |thread: usize| {
         let mine = (0..ranks).filter(|r| r % 2 == thread);
-        let mut players: Vec<Player> = mine
-            .map(|rank| Player { rank, step: 0, in_flight: false, input: Vec::new(), output: Vec::new() })
+        let mut players: Vec<RankExecutor> = mine
+            .map(|rank| RankExecutor {
+                rank,
+                step: 0,
+                in_flight: false,
+                input: Vec::new(),
+                output: Vec::new(),
+            })
             .collect();
         loop {
             let seen = world.notify().epoch();

@@ -13,8 +13,8 @@ use loom::model::Builder;
 use loom::thread;
 
 use crate::endpoint::Endpoint;
-use crate::meeting::{Gate, Meeting};
 use crate::notify::Notify;
+use crate::rendezvous::{Gate, Rendezvous};
 use crate::spec::CollectiveSpec;
 use crate::sync::{AtomicUsize, Ordering};
 use crate::transport::{Failure, Poll, Transport};
@@ -22,7 +22,7 @@ use partita_base::{CollectiveId, Result as Checked};
 
 /// One collective whose chunks read an input of every member that they touch and write to an output of each.
 struct World {
-    meeting: Meeting,
+    rendezvous: Rendezvous,
     gate: Gate,
     notify: Notify,
     /// Per share: its chunks and the members that they touch.
@@ -55,7 +55,7 @@ impl World {
             outputs: shares.iter().map(outputs).collect(),
         };
         Arc::new(World {
-            meeting: Meeting::new(&shares),
+            rendezvous: Rendezvous::new(&shares),
             gate: Gate::new(shares.len()),
             notify: Notify::new(),
             members: (0..shares.len()).map(member).collect(),
@@ -73,7 +73,7 @@ impl World {
             // SAFETY: see `World`.
             output.with_mut(|output| unsafe { *output = 0 });
         }
-        self.meeting.arrive(rank, &self.notify, || member.pointer.store(using, Ordering::Relaxed));
+        self.rendezvous.arrive(rank, &self.notify, || member.pointer.store(using, Ordering::Relaxed));
     }
 
     /// The work of a rank after a use: it reads its outputs.
@@ -124,7 +124,7 @@ impl Transport for World {
     }
 
     fn poll(&self, _: CollectiveId, rank: usize) -> Poll {
-        self.meeting.poll(rank, self.gate.enter(rank), &self.notify, |share, chunk| self.run(share, chunk))
+        self.rendezvous.poll(rank, self.gate.enter(rank), &self.notify, |share, chunk| self.run(share, chunk))
     }
 
     fn notify(&self) -> &Notify {

@@ -4,9 +4,9 @@
 //! the others. How long another process has been silent is counted in own heartbeats since its number has moved, so no
 //! clock is read, and a process that was itself stopped for a while does not count the time. This separates three faults:
 //!
-//! * *dead*: the system has released the lock of the process ([`Sign::has_ended`]);
-//! * *stopped*: it holds its lock, and has no heartbeat ([`Sign::silence`]), as after SIGSTOP;
-//! * *stuck*: it has a heartbeat, and its ranks begin no instruction ([`Sign::instruction`]).
+//! * *dead*: the system has released the lock of the process ([`Liveness::has_ended`]);
+//! * *stopped*: it holds its lock, and has no heartbeat ([`Liveness::silence`]), as after SIGSTOP;
+//! * *stuck*: it has a heartbeat, and its ranks begin no instruction ([`Liveness::instruction`]).
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -24,7 +24,7 @@ const BEAT_BYTES: usize = size_of::<u64>() + size_of::<u32>();
 
 /// What is known of a rank.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Sign {
+pub struct Liveness {
     /// The instruction that the rank has begun last, if it has begun one and this is known here.
     pub instruction: Option<usize>,
     /// How messages call its process; empty if it is this one, or unknown.
@@ -47,9 +47,9 @@ impl Begun {
         self.0[rank].store(instruction + 1, Ordering::Relaxed);
     }
 
-    pub(crate) fn sign(&self, rank: usize) -> Sign {
+    pub(crate) fn sign(&self, rank: usize) -> Liveness {
         let begun = self.0[rank].load(Ordering::Relaxed);
-        Sign { instruction: begun.checked_sub(1), ..Sign::default() }
+        Liveness { instruction: begun.checked_sub(1), ..Liveness::default() }
     }
 }
 
@@ -83,14 +83,14 @@ impl Silences {
 
 /// The thread of a heartbeat, which ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Pulse {
+pub(crate) struct Heartbeat {
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Pulse {
+impl Heartbeat {
     /// Beats once, and starts the thread that beats every [`BEAT_EVERY`] from then on.
-    pub(crate) fn start(mut beat: impl FnMut() + Send + 'static) -> io::Result<Pulse> {
+    pub(crate) fn start(mut beat: impl FnMut() + Send + 'static) -> io::Result<Heartbeat> {
         beat();
         let is_over = Arc::new(AtomicBool::new(false));
         let shared = is_over.clone();
@@ -104,11 +104,11 @@ impl Pulse {
             }
         };
         let thread = std::thread::Builder::new().name("partita heartbeat".into()).spawn(life)?;
-        Ok(Pulse { is_over, thread: Some(thread) })
+        Ok(Heartbeat { is_over, thread: Some(thread) })
     }
 }
 
-impl Drop for Pulse {
+impl Drop for Heartbeat {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {
@@ -120,9 +120,9 @@ impl Drop for Pulse {
 
 /// The heartbeat of this process, and what it hears of the others.
 #[derive(Debug)]
-pub(crate) struct Heart {
+pub(crate) struct Listener {
     heard: Arc<Heard>,
-    _pulse: Pulse,
+    _heartbeat: Heartbeat,
 }
 
 #[derive(Debug)]
@@ -132,7 +132,7 @@ struct Heard {
     ids: Vec<AtomicU32>,
 }
 
-impl Heart {
+impl Listener {
     /// Writes the first heartbeat of a process to its file.
     pub(crate) fn prepare(folder: &Path, index: usize) -> io::Result<File> {
         let mut file = File::create(path(folder, index))?;
@@ -141,7 +141,7 @@ impl Heart {
     }
 
     /// Starts the heartbeat of process `index`, after all processes have prepared theirs.
-    pub(crate) fn start(folder: &Path, index: usize, count: usize, mut own: File) -> io::Result<Heart> {
+    pub(crate) fn start(folder: &Path, index: usize, count: usize, mut own: File) -> io::Result<Listener> {
         let open =
             |other: usize| if other == index { Ok(None) } else { File::open(path(folder, other)).map(Some) };
         let mut others = (0..count).map(open).collect::<io::Result<Vec<_>>>()?;
@@ -151,7 +151,7 @@ impl Heart {
         });
         let shared = heard.clone();
         let (mut seen, mut numbers) = (vec![0; count], 2..);
-        let pulse = Pulse::start(move || {
+        let heartbeat = Heartbeat::start(move || {
             // A file that cannot be written is a heartbeat that stops: the others tell of it.
             let _ = beat(&mut own, numbers.next().unwrap_or(u64::MAX));
             for (other, file) in others.iter_mut().enumerate() {
@@ -160,7 +160,7 @@ impl Heart {
                 shared.silences.count(other, std::mem::replace(&mut seen[other], number) != number);
             }
         })?;
-        Ok(Heart { heard, _pulse: pulse })
+        Ok(Listener { heard, _heartbeat: heartbeat })
     }
 
     /// How long a process has been silent.

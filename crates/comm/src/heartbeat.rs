@@ -3,7 +3,7 @@
 //! A thread sends a message of a few bytes to every other process several times a second, on a tag of its own, and counts
 //! its own heartbeats since another process was heard: a process that was itself stopped for a while does not count that
 //! time. A process that is slow, as while it writes a checkpoint, has a heartbeat; a stopped one has none
-//! ([`crate::sign`]).
+//! ([`crate::liveness`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use partita_base::{Diagnostic, Result};
 
+use crate::liveness::{BEAT_EVERY, Heartbeat, Liveness, Silences};
 use crate::messages::{Buffer, Messages, Transfer};
 use crate::processes::Patience;
-use crate::sign::{BEAT_EVERY, Pulse, Sign, Silences};
 
 /// The tag of heartbeats.
 pub(crate) const TAG: usize = 0;
@@ -23,10 +23,10 @@ const BYTES: usize = size_of::<u64>();
 
 /// The heartbeat of this process, and what it hears of the others.
 #[derive(Debug)]
-pub(crate) struct MessageHeart {
+pub(crate) struct MessageHeartbeat {
     heard: Arc<Heard>,
     /// None in a process that is alone.
-    _pulse: Option<Pulse>,
+    _heartbeat: Option<Heartbeat>,
 }
 
 #[derive(Debug)]
@@ -49,9 +49,9 @@ fn beats(time: Duration) -> u64 {
     u64::try_from(time.as_nanos() / BEAT_EVERY.as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl MessageHeart {
+impl MessageHeartbeat {
     /// Starts the heartbeat of this process. If its thread cannot be started, no process counts as stopped here.
-    pub(crate) fn start(messages: &Arc<dyn Messages>) -> MessageHeart {
+    pub(crate) fn start(messages: &Arc<dyn Messages>) -> MessageHeartbeat {
         let count = messages.count();
         let heard = Arc::new(Heard {
             silences: Silences::new(count),
@@ -59,7 +59,7 @@ impl MessageHeart {
             limit: AtomicU64::new(beats(Patience::default().silence)),
         });
         if count == 1 {
-            return MessageHeart { heard, _pulse: None };
+            return MessageHeartbeat { heard, _heartbeat: None };
         }
         let (messages, shared) = (messages.clone(), heard.clone());
         let listen = |messages: &Arc<dyn Messages>, process| {
@@ -69,7 +69,7 @@ impl MessageHeart {
         let others = (0..count).filter(|&process| process != messages.index());
         let mut lines: Vec<Line> = others.map(line).collect();
         let buffer = Arc::new(Buffer::new(BYTES));
-        let pulse = Pulse::start(move || {
+        let heartbeat = Heartbeat::start(move || {
             for line in &mut lines {
                 // To a process that takes none there is one on its way, and no more.
                 if line.sending.as_mut().is_none_or(Transfer::is_done) {
@@ -85,7 +85,7 @@ impl MessageHeart {
                 shared.silences.count(line.process, is_heard);
             }
         });
-        MessageHeart { heard, _pulse: pulse.ok() }
+        MessageHeartbeat { heard, _heartbeat: heartbeat.ok() }
     }
 
     /// Sets how long a process may be silent.
@@ -99,8 +99,12 @@ impl MessageHeart {
     }
 
     /// What is known of the ranks of another process.
-    pub(crate) fn sign(&self, process: usize) -> Sign {
-        Sign { process: format!("process {process}"), silence: self.silence(process), ..Sign::default() }
+    pub(crate) fn sign(&self, process: usize) -> Liveness {
+        Liveness {
+            process: format!("process {process}"),
+            silence: self.silence(process),
+            ..Liveness::default()
+        }
     }
 
     /// Whether a process has been silent for too long. Until it is heard for the first time it may take as long as

@@ -34,7 +34,7 @@ const CHUNK_BITS: u32 = 24;
 const CHUNK_MASK: u64 = (1 << CHUNK_BITS) - 1;
 
 /// The rendezvous of the members of one collective.
-pub(crate) struct Meeting {
+pub(crate) struct Rendezvous {
     shares: Vec<Line<Share>>,
 }
 
@@ -49,7 +49,7 @@ struct Share {
     finished: AtomicU64,
 }
 
-impl Meeting {
+impl Rendezvous {
     /// A rendezvous with one member per share: the number of chunks of each, and the members that
     /// it touches (its own member among them unless there are no chunks).
     pub(crate) fn new(shares: &[(usize, Vec<usize>)]) -> Self {
@@ -67,7 +67,7 @@ impl Meeting {
                 finished: AtomicU64::new(0),
             })
         };
-        Meeting { shares: shares.iter().enumerate().map(share).collect() }
+        Rendezvous { shares: shares.iter().enumerate().map(share).collect() }
     }
 
     /// How many times a member has arrived.
