@@ -78,8 +78,9 @@ fn main() {
 
     // One AdamW update: parameters, gradient and two moments.
     let registers = vec![DType::F32; 17];
-    let constant = |value: f32, out| EwInstr { op: EwOp::Constant(Scalar::new(value)), args: vec![], out };
-    let two = |op, a, b, out| EwInstr { op: EwOp::Binary(op), args: vec![a, b], out };
+    let constant =
+        |value: f32, out| EwInstr { op: ElementwiseOp::Constant(Scalar::new(value)), args: vec![], out };
+    let two = |op, a, b, out| EwInstr { op: ElementwiseOp::Binary(op), args: vec![a, b], out };
     let instructions = vec![
         constant(0.9, 4),
         constant(0.1, 5),
@@ -92,7 +93,7 @@ fn main() {
         two(Mul, 1, 1, 12),
         two(Mul, 12, 5, 12 + 1),
         two(Add, 11, 13, 14),
-        EwInstr { op: EwOp::Unary(Unary::Sqrt), args: vec![14], out: 15 },
+        EwInstr { op: ElementwiseOp::Unary(Unary::Sqrt), args: vec![14], out: 15 },
         two(Add, 15, 6, 16),
     ];
     let mut registers = registers;

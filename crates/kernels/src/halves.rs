@@ -21,7 +21,7 @@ const MORE: u32 = 23 - 10;
 /// The difference of the exponent biases, at the position of the exponent in an f32.
 const SHIFT: u32 = (127 - 15) << 23;
 /// The bits of 2^-14, the smallest normal f16.
-const LEAST_NORMAL: u32 = SHIFT + (1 << 23);
+const MIN_NORMAL: u32 = SHIFT + (1 << 23);
 const INFINITE: u32 = 0xff << 23;
 
 #[inline(always)]
@@ -31,7 +31,7 @@ pub(crate) fn f16_to_f32(x: f16) -> f32 {
     let normal = magnitude + SHIFT;
     // The smallest exponent has the same meaning as the next one, but no implicit leading bit, which is
     // subtracted here.
-    let small = f32::from_bits(magnitude + LEAST_NORMAL) - f32::from_bits(LEAST_NORMAL);
+    let small = f32::from_bits(magnitude + MIN_NORMAL) - f32::from_bits(MIN_NORMAL);
     let not_finite = magnitude | INFINITE;
     let is_number = magnitude <= 0x1f << 23;
     let quiet = if is_number { 0 } else { 1 << 22 };
@@ -51,7 +51,7 @@ pub(crate) fn f16_from_f32(x: f32) -> f16 {
     let normal = magnitude.wrapping_sub(SHIFT).wrapping_add((1 << (MORE - 1)) - 1 + is_odd) >> MORE;
     let small = (f32::from_bits(magnitude) + f32::from_bits(ONE_HALF)).to_bits().wrapping_sub(ONE_HALF);
     let not_finite = if magnitude > INFINITE { 0x7e00 | magnitude >> MORE & 0x3ff } else { 0x7c00 };
-    let found = if magnitude < LEAST_NORMAL { small } else { normal };
+    let found = if magnitude < MIN_NORMAL { small } else { normal };
     f16::from_bits((sign | if magnitude >= TOO_LARGE { not_finite } else { found }) as u16)
 }
 

@@ -64,7 +64,7 @@ pub use cross_entropy::{cross_entropy, cross_entropy_backward};
 pub use element::{Bits, Bool, Element, Float, Number, Real};
 pub use erf_inv::InverseErf;
 pub use fused::{
-    ElementwiseProgram, EwFold, EwInstr, EwOp, FoldDirection, Part, elementwise_workspace_bytes,
+    ElementwiseOp, ElementwiseProgram, EwFold, EwInstr, FoldDirection, Part, elementwise_workspace_bytes,
     run_elementwise, run_elementwise_part,
 };
 pub use gather::{gather_rows, scatter_add_rows};

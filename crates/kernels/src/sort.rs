@@ -377,7 +377,7 @@ pub fn top_k_workspace_bytes(extent: usize) -> usize {
 }
 
 /// Up to so many elements are kept in order by insertion; for more, rows are sorted.
-const MOST_INSERTED: usize = 64;
+const MAX_INSERTED: usize = 64;
 
 /// The largest elements along the last dimension, largest first, and their positions as i32. Of equal
 /// elements the first counts as the largest; floats are in their total order.
@@ -407,7 +407,7 @@ pub fn top_k(x: &View<'_>, values: &mut ViewMut<'_>, positions: &mut ViewMut<'_>
             keys.iter_mut().for_each(|key| *key = total(*key) as u64);
         }
         let key = |at: u32| keys[at as usize] as i64;
-        let chosen = if k <= MOST_INSERTED {
+        let chosen = if k <= MAX_INSERTED {
             let mut kept = 0;
             for at in 0..count as u32 {
                 if kept == k && (k == 0 || key(at) <= key(order[k - 1])) {

@@ -17,7 +17,7 @@ use crate::view::{View, ViewMut};
 /// Bytes of the tile: what is read of the input and the kernel, and the sums.
 const TILE_BYTES: usize = 384 << 10;
 /// With fewer groups most lanes would be empty.
-const LEAST_GROUPS: usize = 4;
+const MIN_GROUPS: usize = 4;
 /// Windows whose sums are computed side by side.
 const SIDE_BY_SIDE: usize = 8;
 
@@ -87,7 +87,7 @@ pub(super) fn sums<C: Number + Factor>(
         && [x, w, y].iter().all(|dims| dims.spatial.len() == windows.len());
     // The terms are added in the order of the kernel's dimensions.
     let in_order = features == 1 || w.spatial.iter().all(|&dim| w.feature < dim || kernel.shape()[dim] == 1);
-    if groups < LEAST_GROUPS || windows.len() > 2 || !fits || !in_order {
+    if groups < MIN_GROUPS || windows.len() > 2 || !fits || !in_order {
         return false;
     }
     let one = ConvolutionWindow { stride: 1, low: 0, input_dilation: 1, kernel_dilation: 1, reversed: false };

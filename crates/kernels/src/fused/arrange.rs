@@ -7,8 +7,9 @@ impl ElementwiseProgram {
     /// after the last reader.
     pub(super) fn arrange(&mut self) {
         let (count, registers) = (self.instructions.len(), self.registers.len());
-        let constant =
-            |program: &Self, number: usize| matches!(program.instructions[number].op, EwOp::Constant(_));
+        let constant = |program: &Self, number: usize| {
+            matches!(program.instructions[number].op, ElementwiseOp::Constant(_))
+        };
         // The chain that an instruction belongs to, and the instruction whose result it reads from the
         // accumulator.
         let mut chain: Vec<Option<usize>> = vec![None; count];
@@ -70,7 +71,7 @@ impl ElementwiseProgram {
                     && self.fold_in_chain(out).is_none()
                     && (next.args.len() < 2
                         || next.args[0] != next.args[1]
-                        || next.op == EwOp::Binary(Binary::Mul))
+                        || next.op == ElementwiseOp::Binary(Binary::Mul))
             };
             // A register that is folded later is read as a tile.
             let local = readers[out].iter().all(within) && !self.is_folded_later(out);
@@ -96,7 +97,7 @@ impl ElementwiseProgram {
                 _ => Place::Slot(take(&mut free_slots, &mut self.slots)),
             };
             match (chain[number], self.passes.last_mut()) {
-                _ if matches!(op, EwOp::Constant(_)) => {}
+                _ if matches!(op, ElementwiseOp::Constant(_)) => {}
                 (None, _) => self.passes.push(Pass::Single(number)),
                 (Some(_), Some(Pass::Chain(_))) if previous[number].is_some() => {}
                 (Some(_), _) => self.passes.push(Pass::Chain(Chain::default())),
@@ -184,7 +185,7 @@ impl ElementwiseProgram {
         let f32s = args.iter().chain([out]).all(|&register| self.registers[register] == DType::F32);
         f32s && matches!(
             op,
-            EwOp::Unary(
+            ElementwiseOp::Unary(
                 Unary::Neg
                     | Unary::Abs
                     | Unary::Sqrt
@@ -193,7 +194,7 @@ impl ElementwiseProgram {
                     | Unary::Log
                     | Unary::Tanh
                     | Unary::Logistic
-            ) | EwOp::Binary(
+            ) | ElementwiseOp::Binary(
                 Binary::Add | Binary::Sub | Binary::Mul | Binary::Div | Binary::Max | Binary::Min
             )
         )
@@ -204,7 +205,7 @@ impl ElementwiseProgram {
     /// the last one prefetches.
     pub(super) fn asks(&self, chain: &Chain, elements: usize) -> bool {
         let is_last = || matches!(self.passes.last(), Some(Pass::Chain(last)) if std::ptr::eq(last, chain));
-        elements * size_of::<f32>() >= LEAST_ASKED && (self.row.is_none() || is_last())
+        elements * size_of::<f32>() >= MIN_ASKED && (self.row.is_none() || is_last())
     }
 
     /// The machine code of a chain, with or without prefetch, if there can be any.
@@ -219,7 +220,7 @@ impl ElementwiseProgram {
         }
         let kind = |&register: &usize| {
             let number = self.instructions.iter().find_map(|instruction| match instruction.op {
-                EwOp::Constant(value) if instruction.out == register => Some(value.get()),
+                ElementwiseOp::Constant(value) if instruction.out == register => Some(value.get()),
                 _ => None,
             });
             match (number, self.places.get(register)) {
@@ -237,7 +238,7 @@ impl ElementwiseProgram {
     }
 
     /// Adds an instruction to the last chain, whose accumulator holds the register `held`.
-    pub(super) fn extend(&mut self, op: EwOp, args: &[usize], out: usize, held: Option<usize>) {
+    pub(super) fn extend(&mut self, op: ElementwiseOp, args: &[usize], out: usize, held: Option<usize>) {
         let sum = self.fold_in_chain(out).map(|fold| self.registers.len() + fold);
         let Some(Pass::Chain(chain)) = self.passes.last_mut() else { unreachable!("a chain was begun") };
         let mut number = |register: usize| {
@@ -249,23 +250,23 @@ impl ElementwiseProgram {
         };
         let swapped = args.len() == 2 && held == Some(args[1]) && held != Some(args[0]);
         let action = match op {
-            EwOp::Binary(Binary::Add) => Action::Add,
-            EwOp::Binary(Binary::Sub) if swapped => Action::SubFrom,
-            EwOp::Binary(Binary::Sub) => Action::Sub,
-            EwOp::Binary(Binary::Mul) if args[0] == args[1] => Action::Square,
-            EwOp::Binary(Binary::Mul) => Action::Mul,
-            EwOp::Binary(Binary::Div) if swapped => Action::DivFrom,
-            EwOp::Binary(Binary::Div) => Action::Div,
-            EwOp::Binary(Binary::Max) => Action::Max,
-            EwOp::Binary(Binary::Min) => Action::Min,
-            EwOp::Unary(Unary::Neg) => Action::Neg,
-            EwOp::Unary(Unary::Abs) => Action::Abs,
-            EwOp::Unary(Unary::Sqrt) => Action::Sqrt,
-            EwOp::Unary(Unary::Rsqrt) => Action::Rsqrt,
-            EwOp::Unary(Unary::Exp) => Action::Exp,
-            EwOp::Unary(Unary::Log) => Action::Log,
-            EwOp::Unary(Unary::Tanh) => Action::Tanh,
-            EwOp::Unary(Unary::Logistic) => Action::Logistic,
+            ElementwiseOp::Binary(Binary::Add) => Action::Add,
+            ElementwiseOp::Binary(Binary::Sub) if swapped => Action::SubFrom,
+            ElementwiseOp::Binary(Binary::Sub) => Action::Sub,
+            ElementwiseOp::Binary(Binary::Mul) if args[0] == args[1] => Action::Square,
+            ElementwiseOp::Binary(Binary::Mul) => Action::Mul,
+            ElementwiseOp::Binary(Binary::Div) if swapped => Action::DivFrom,
+            ElementwiseOp::Binary(Binary::Div) => Action::Div,
+            ElementwiseOp::Binary(Binary::Max) => Action::Max,
+            ElementwiseOp::Binary(Binary::Min) => Action::Min,
+            ElementwiseOp::Unary(Unary::Neg) => Action::Neg,
+            ElementwiseOp::Unary(Unary::Abs) => Action::Abs,
+            ElementwiseOp::Unary(Unary::Sqrt) => Action::Sqrt,
+            ElementwiseOp::Unary(Unary::Rsqrt) => Action::Rsqrt,
+            ElementwiseOp::Unary(Unary::Exp) => Action::Exp,
+            ElementwiseOp::Unary(Unary::Log) => Action::Log,
+            ElementwiseOp::Unary(Unary::Tanh) => Action::Tanh,
+            ElementwiseOp::Unary(Unary::Logistic) => Action::Logistic,
             _ => unreachable!("no part of a chain"),
         };
         let load = if held == Some(args[0]) || swapped { Step::NOTHING } else { number(args[0]) };

@@ -28,7 +28,7 @@ pub use run::{Part, elementwise_workspace_bytes, run_elementwise, run_elementwis
 
 /// What one instruction of an [`ElementwiseProgram`] computes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum EwOp {
+pub enum ElementwiseOp {
     /// A function of one argument.
     Unary(Unary),
     /// A function of two arguments of one type.
@@ -57,28 +57,28 @@ pub enum EwOp {
     },
 }
 
-impl EwOp {
+impl ElementwiseOp {
     fn argument_count(self) -> usize {
         match self {
-            EwOp::Constant(_) | EwOp::Iota { .. } => 0,
-            EwOp::Unary(_) | EwOp::Convert | EwOp::Bitcast => 1,
-            EwOp::Binary(_) | EwOp::Compare { .. } => 2,
-            EwOp::Select | EwOp::Clamp => 3,
+            ElementwiseOp::Constant(_) | ElementwiseOp::Iota { .. } => 0,
+            ElementwiseOp::Unary(_) | ElementwiseOp::Convert | ElementwiseOp::Bitcast => 1,
+            ElementwiseOp::Binary(_) | ElementwiseOp::Compare { .. } => 2,
+            ElementwiseOp::Select | ElementwiseOp::Clamp => 3,
         }
     }
 
     /// Whether the op maps these argument types to that result type.
     fn accepts(self, args: &[DType], out: DType) -> bool {
         match (self, args) {
-            (EwOp::Unary(op), &[x]) => op.result_dtype(x) == Some(out),
-            (EwOp::Binary(op), &[a, b]) => a == b && out == a && op.supports(a),
-            (EwOp::Compare { .. }, &[a, b]) => a == b && out == DType::Bool,
-            (EwOp::Select, &[pred, a, b]) => pred == DType::Bool && a == b && out == a,
-            (EwOp::Clamp, &[low, x, high]) => low == x && high == x && out == x,
-            (EwOp::Convert, &[_]) => true,
-            (EwOp::Bitcast, &[x]) => x.size_bytes() == out.size_bytes(),
-            (EwOp::Constant(value), &[]) => value.dtype() == out,
-            (EwOp::Iota { .. }, &[]) => true,
+            (ElementwiseOp::Unary(op), &[x]) => op.result_dtype(x) == Some(out),
+            (ElementwiseOp::Binary(op), &[a, b]) => a == b && out == a && op.supports(a),
+            (ElementwiseOp::Compare { .. }, &[a, b]) => a == b && out == DType::Bool,
+            (ElementwiseOp::Select, &[pred, a, b]) => pred == DType::Bool && a == b && out == a,
+            (ElementwiseOp::Clamp, &[low, x, high]) => low == x && high == x && out == x,
+            (ElementwiseOp::Convert, &[_]) => true,
+            (ElementwiseOp::Bitcast, &[x]) => x.size_bytes() == out.size_bytes(),
+            (ElementwiseOp::Constant(value), &[]) => value.dtype() == out,
+            (ElementwiseOp::Iota { .. }, &[]) => true,
             _ => false,
         }
     }
@@ -88,7 +88,7 @@ impl EwOp {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct EwInstr {
     /// What to compute.
-    pub op: EwOp,
+    pub op: ElementwiseOp,
     /// The registers it reads.
     pub args: Vec<usize>,
     /// The register it writes.
@@ -141,7 +141,7 @@ const _: () = assert!(3 * CHAIN + ElementwiseProgram::MAX_OUTPUTS <= Operands::M
 const _: () = assert!(ElementwiseProgram::MAX_INPUTS <= Operands::MOST_INPUTS);
 
 /// Prefetch threshold in bytes: a smaller tensor may still be in a cache, and requests would only cost time.
-const LEAST_ASKED: usize = 1 << 20;
+const MIN_ASKED: usize = 1 << 20;
 
 /// What runs over a tile at once.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -356,7 +356,7 @@ impl ElementwiseProgram {
 /// result need not be stored. Constants come first.
 fn ordered(instructions: Vec<EwInstr>, input_count: usize, registers: usize) -> Vec<EwInstr> {
     let (mut ordered, mut left): (Vec<_>, Vec<_>) =
-        instructions.into_iter().partition(|i| matches!(i.op, EwOp::Constant(_)));
+        instructions.into_iter().partition(|i| matches!(i.op, ElementwiseOp::Constant(_)));
     let mut written = vec![false; registers];
     written[..input_count].fill(true);
     ordered.iter().for_each(|instruction: &EwInstr| written[instruction.out] = true);

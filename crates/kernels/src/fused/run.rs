@@ -4,7 +4,9 @@ use crate::options::KernelOptions;
 use bytemuck::cast_slice_mut;
 use smallvec::SmallVec;
 
-use super::{CHAIN_TILE, Chain, ElementwiseProgram, EwFold, EwInstr, EwOp, FoldDirection, Pass, Place};
+use super::{
+    CHAIN_TILE, Chain, ElementwiseOp, ElementwiseProgram, EwFold, EwInstr, FoldDirection, Pass, Place,
+};
 use crate::binary::binary_tile;
 use crate::chain;
 use crate::chain::steps::{CHUNK, Operands};
@@ -243,7 +245,7 @@ fn prepare(
         }
     }
     for instruction in &program.instructions {
-        let EwOp::Constant(value) = instruction.op else { continue };
+        let ElementwiseOp::Constant(value) = instruction.op else { continue };
         if let Place::Slot(slot) = program.places[instruction.out] {
             let bytes = count * value.dtype().size_bytes();
             fill_tile(&value, &mut cast_slice_mut(&mut slots[slot])[..bytes]);
@@ -379,17 +381,17 @@ fn single(
     let arg = |i: usize| read(program, args[i], readers, before, after, start, count);
     let from = args.first().map_or(to, |&register| program.registers[register]);
     match *op {
-        EwOp::Unary(op) => unary_tile(options, op, from, arg(0), out),
-        EwOp::Binary(op) => binary_tile(options, op, from, arg(0), arg(1), out),
-        EwOp::Compare { direction, total_order } => {
+        ElementwiseOp::Unary(op) => unary_tile(options, op, from, arg(0), out),
+        ElementwiseOp::Binary(op) => binary_tile(options, op, from, arg(0), arg(1), out),
+        ElementwiseOp::Compare { direction, total_order } => {
             compare_tile(options, direction, total_order, from, arg(0), arg(1), out)
         }
-        EwOp::Select => select_tile(options, to, arg(0), arg(1), arg(2), out),
-        EwOp::Clamp => clamp_tile(options, to, arg(0), arg(1), arg(2), out),
-        EwOp::Convert => convert_tile(options, from, to, arg(0), out),
-        EwOp::Bitcast => out.copy_from_slice(arg(0)),
-        EwOp::Constant(_) => unreachable!("constants are made beforehand"),
-        EwOp::Iota { dim } => {
+        ElementwiseOp::Select => select_tile(options, to, arg(0), arg(1), arg(2), out),
+        ElementwiseOp::Clamp => clamp_tile(options, to, arg(0), arg(1), arg(2), out),
+        ElementwiseOp::Convert => convert_tile(options, from, to, arg(0), out),
+        ElementwiseOp::Bitcast => out.copy_from_slice(arg(0)),
+        ElementwiseOp::Constant(_) => unreachable!("constants are made beforehand"),
+        ElementwiseOp::Iota { dim } => {
             iota_tile(to, shape[dim], shape[dim + 1..].iter().product(), start, out);
         }
     }

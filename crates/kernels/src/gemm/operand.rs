@@ -7,7 +7,7 @@
 
 use super::RHS_BYTES;
 use super::lanes::Lanes;
-use super::pack::{self, LEAST_DEPTH};
+use super::pack::{self, MIN_DEPTH};
 use super::tile::panels;
 use crate::matrix::Matrix;
 use crate::view::MAX_RANK;
@@ -430,7 +430,7 @@ impl<C: Copy> Grid<C> {
 
 /// Elements of the lines that are copied before they are divided among panels: at least one line of a block of
 /// `rhs`.
-const LINES: usize = RHS_BYTES / size_of::<f32>() / LEAST_DEPTH + 16;
+const LINES: usize = RHS_BYTES / size_of::<f32>() / MIN_DEPTH + 16;
 
 impl<C: Copy> Grid<C> {
     /// Packs a rectangle from a row and a column on, panel by panel. Lines across it are copied whole, because

@@ -11,11 +11,11 @@ use crate::matrix::Matrix;
 pub(crate) const DEPTH: usize = 384;
 
 /// Minimum number of rows that a block of `rhs` has room for.
-pub(super) const LEAST_DEPTH: usize = 32;
+pub(super) const MIN_DEPTH: usize = 32;
 
 /// The length of the blocks that a sum over `k` is split into: a function of `k` alone.
 pub(crate) fn depth_block(k: usize) -> usize {
-    k.div_ceil(k.div_ceil(DEPTH).max(1)).next_multiple_of(LEAST_DEPTH).max(LEAST_DEPTH)
+    k.div_ceil(k.div_ceil(DEPTH).max(1)).next_multiple_of(MIN_DEPTH).max(MIN_DEPTH)
 }
 
 #[derive(Clone, Copy)]

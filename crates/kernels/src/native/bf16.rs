@@ -31,7 +31,7 @@ const RHS_BYTES: usize = 1 << 19;
 /// Rows of `lhs` that are packed at a time.
 const BLOCK_ROWS: usize = 64;
 /// The longest sum: packed operands of so many rows still fit L2.
-pub(super) const MOST_DEPTH: usize = 8192;
+pub(super) const MAX_DEPTH: usize = 8192;
 
 /// A packed pair of neighbours along k: the first one in the high half.
 type Pair = u32;

@@ -162,7 +162,7 @@ impl NativeBackend for X86 {
     ) -> bool {
         // SAFETY: the caller upholds the contract; options with the instruction are made only where it is available.
         unsafe {
-            if !self.0.bf16_unit() || sizes[1] > bf16::MOST_DEPTH {
+            if !self.0.bf16_unit() || sizes[1] > bf16::MAX_DEPTH {
                 return portable::Portable.matmul_bf16(sizes, scale, lhs, rhs, out, accumulate, band);
             }
             bf16::product(sizes, scale, lhs, rhs, out, accumulate, band);

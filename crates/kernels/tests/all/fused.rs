@@ -20,34 +20,34 @@ fn random_program(draw: &mut Draw, rank: usize, types: &[DType], most: usize) ->
         let first = any(draw, &registers);
         let dtype = registers[first];
         let (op, args, result) = match draw.below(8) {
-            0 => (EwOp::Constant(Scalar::from_f64(dtype, draw.unit() * 3.0)), vec![], dtype),
-            1 if rank > 0 => (EwOp::Iota { dim: draw.below(rank) }, vec![], dtype),
-            2 => (EwOp::Convert, vec![first], draw.pick(types)),
+            0 => (ElementwiseOp::Constant(Scalar::from_f64(dtype, draw.unit() * 3.0)), vec![], dtype),
+            1 if rank > 0 => (ElementwiseOp::Iota { dim: draw.below(rank) }, vec![], dtype),
+            2 => (ElementwiseOp::Convert, vec![first], draw.pick(types)),
             3 => {
                 let second = same(draw, &registers, dtype);
                 // The total order would distinguish the signs of NaNs.
-                let op = EwOp::Compare { direction: draw.pick(&Direction::ALL), total_order: false };
+                let op = ElementwiseOp::Compare { direction: draw.pick(&Direction::ALL), total_order: false };
                 (op, vec![first, second], DType::Bool)
             }
             4 if registers.contains(&DType::Bool) => {
                 let pred = same(draw, &registers, DType::Bool);
-                (EwOp::Select, vec![pred, first, same(draw, &registers, dtype)], dtype)
+                (ElementwiseOp::Select, vec![pred, first, same(draw, &registers, dtype)], dtype)
             }
             5 => {
                 let (low, high) = (same(draw, &registers, dtype), same(draw, &registers, dtype));
-                (EwOp::Clamp, vec![low, first, high], dtype)
+                (ElementwiseOp::Clamp, vec![low, first, high], dtype)
             }
             6 => {
                 let op = draw.pick(&Unary::ALL);
                 let Some(result) = op.result_dtype(dtype) else { continue };
-                (EwOp::Unary(op), vec![first], result)
+                (ElementwiseOp::Unary(op), vec![first], result)
             }
             _ => {
                 let op = draw.pick(&Binary::ALL);
                 if !op.supports(dtype) {
                     continue;
                 }
-                (EwOp::Binary(op), vec![first, same(draw, &registers, dtype)], dtype)
+                (ElementwiseOp::Binary(op), vec![first, same(draw, &registers, dtype)], dtype)
             }
         };
         instructions.push(EwInstr { op, args, out: registers.len() });
@@ -83,17 +83,17 @@ fn one_by_one(program: &ElementwiseProgram, inputs: &[Tensor], shape: &[usize]) 
             let arg = |i: usize| registers[instruction.args[i]].view();
             let out = &mut out.view_mut();
             match instruction.op {
-                EwOp::Unary(op) => unary(KernelOptions::native(), op, &arg(0), out),
-                EwOp::Binary(op) => binary(KernelOptions::native(), op, &arg(0), &arg(1), out),
-                EwOp::Compare { direction, total_order } => {
+                ElementwiseOp::Unary(op) => unary(KernelOptions::native(), op, &arg(0), out),
+                ElementwiseOp::Binary(op) => binary(KernelOptions::native(), op, &arg(0), &arg(1), out),
+                ElementwiseOp::Compare { direction, total_order } => {
                     compare(KernelOptions::native(), direction, total_order, &arg(0), &arg(1), out)
                 }
-                EwOp::Select => select(KernelOptions::native(), &arg(0), &arg(1), &arg(2), out),
-                EwOp::Clamp => clamp(KernelOptions::native(), &arg(0), &arg(1), &arg(2), out),
-                EwOp::Convert => convert(KernelOptions::native(), &arg(0), out),
-                EwOp::Bitcast => bitcast(&arg(0), out),
-                EwOp::Constant(value) => fill(out, &value),
-                EwOp::Iota { dim } => iota(dim, out),
+                ElementwiseOp::Select => select(KernelOptions::native(), &arg(0), &arg(1), &arg(2), out),
+                ElementwiseOp::Clamp => clamp(KernelOptions::native(), &arg(0), &arg(1), &arg(2), out),
+                ElementwiseOp::Convert => convert(KernelOptions::native(), &arg(0), out),
+                ElementwiseOp::Bitcast => bitcast(&arg(0), out),
+                ElementwiseOp::Constant(value) => fill(out, &value),
+                ElementwiseOp::Iota { dim } => iota(dim, out),
             }
         }
         registers[instruction.out] = out;
@@ -240,7 +240,8 @@ fn a_chain_may_write_over_its_input() {
     let length = 5000;
     let mut x: Vec<f32> = (0..length).map(|i| i as f32).collect();
     // y = x + x, z = y * x; z replaces x.
-    let step = |op, args: [usize; 2], out| EwInstr { op: EwOp::Binary(op), args: args.to_vec(), out };
+    let step =
+        |op, args: [usize; 2], out| EwInstr { op: ElementwiseOp::Binary(op), args: args.to_vec(), out };
     let program = ElementwiseProgram::new(
         vec![DType::F32; 3],
         1,
@@ -264,7 +265,7 @@ fn a_chain_may_write_over_its_input() {
 
 #[test]
 fn malformed_programs_are_refused() {
-    let add = |args: Vec<usize>, out| EwInstr { op: EwOp::Binary(Binary::Add), args, out };
+    let add = |args: Vec<usize>, out| EwInstr { op: ElementwiseOp::Binary(Binary::Add), args, out };
     let make = |registers: &[DType], instructions| {
         ElementwiseProgram::new(registers.to_vec(), 1, instructions, vec![0])
     };
@@ -310,7 +311,7 @@ proptest! {
             ElementwiseProgram::with_folds(registers, program.input_count(), instructions, outputs, folds).unwrap()
         };
         // Iotas start at zero in every call.
-        prop_assume!(program.instructions().iter().all(|i| i.op != EwOp::Iota { dim: 0 }));
+        prop_assume!(program.instructions().iter().all(|i| i.op != ElementwiseOp::Iota { dim: 0 }));
         let inputs: Vec<Tensor> = (0..program.input_count())
             .map(|i| Tensor::random(&mut draw, program.registers()[i], &shape, any_float))
             .collect();
@@ -379,7 +380,7 @@ fn long_outputs_may_be_reduced_along_and_across_rows() {
     {
         let rows = STREAM_BYTES / size_of::<f32>() / width + 1;
         let shape = [rows, width];
-        let square = EwInstr { op: EwOp::Binary(Binary::Mul), args: vec![0, 0], out: 1 };
+        let square = EwInstr { op: ElementwiseOp::Binary(Binary::Mul), args: vec![0, 0], out: 1 };
         let direction = if is_along { FoldDirection::Along(zero) } else { FoldDirection::Across };
         let fold = EwFold { register: 1, reduction: Reduction::Sum, width, direction };
         let program =
@@ -433,7 +434,7 @@ fn long_outputs_may_be_reduced_along_and_across_rows() {
 #[test]
 fn long_outputs_have_the_bits_of_short_ones() {
     // x y, and x y + x: the second program reads the product again.
-    let (multiply, add) = (EwOp::Binary(Binary::Mul), EwOp::Binary(Binary::Add));
+    let (multiply, add) = (ElementwiseOp::Binary(Binary::Mul), ElementwiseOp::Binary(Binary::Add));
     let product = EwInstr { op: multiply, args: vec![0, 1], out: 2 };
     let sum = EwInstr { op: add, args: vec![2, 0], out: 3 };
     let f32s = |count: usize| vec![DType::F32; count];
@@ -494,7 +495,7 @@ fn long_outputs_have_the_bits_of_short_ones() {
 /// overwrites, and sums across rows.
 #[test]
 fn a_chain_that_goes_from_row_to_row_gives_the_bits_of_its_parts() {
-    let binary = |op, a, b, out| EwInstr { op: EwOp::Binary(op), args: vec![a, b], out };
+    let binary = |op, a, b, out| EwInstr { op: ElementwiseOp::Binary(op), args: vec![a, b], out };
     // Inputs: x, a bias, a factor and an addend. Computes (x + bias) factor, which is summed, and that plus
     // the addend.
     let instructions =

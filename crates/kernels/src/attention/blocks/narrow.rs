@@ -30,9 +30,9 @@ pub(in crate::attention) enum Products {
 impl Products {
     pub fn of<T: Float>(options: KernelOptions, width: usize) -> Products {
         /// Heads that the instruction is used for: longer sums than any block of keys do not occur.
-        const MOST_WIDTH: usize = 2048;
+        const MAX_WIDTH: usize = 2048;
         match T::DTYPE {
-            DType::BF16 if options.bf16_unit() && width <= MOST_WIDTH => Products::Narrow,
+            DType::BF16 if options.bf16_unit() && width <= MAX_WIDTH => Products::Narrow,
             DType::BF16 => Products::Rounded,
             _ => Products::Wide,
         }

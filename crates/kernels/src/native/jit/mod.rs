@@ -14,7 +14,7 @@ use super::CompiledChain;
 use crate::chain::steps::{Kind, Operands, Step};
 use crate::options::Level;
 use encode::Machine;
-use select::{MOST_OPERANDS, assemble};
+use select::{MAX_OPERANDS, assemble};
 use tape::Tape;
 
 /// The machine code of a chain.
@@ -51,7 +51,7 @@ impl CompiledChain for Code {
         if rounds == 0 {
             return count;
         }
-        let mut table = [0usize; 2 * MOST_OPERANDS];
+        let mut table = [0usize; 2 * MAX_OPERANDS];
         let (pointers, steps) = table.split_at_mut(self.memory.len());
         for ((pointer, step), &number) in pointers.iter_mut().zip(steps).zip(&self.memory) {
             let operand = operands.all[usize::from(number)];

@@ -10,15 +10,15 @@ use crate::native::prefetch::{BLOCK_BYTES, PAGE_BITS, PAGE_BYTES, PIECE_BYTES};
 const SIDE_BY_SIDE: [u8; 3] = [4, 2, 1];
 /// Up to this many operands, prefetch requests rotate over several pages. More operands use as many pages
 /// anyway.
-const MOST_SPREAD: usize = 3;
+const MAX_SPREAD: usize = 3;
 
 /// Bytes that one prefetch fetches.
 const LINE_BYTES: usize = 64;
 
 /// Maximum number of operands in memory.
-pub(super) const MOST_OPERANDS: usize = 13;
+pub(super) const MAX_OPERANDS: usize = 13;
 /// Pointer registers: caller-saved registers first, then callee-saved ones.
-const POINTERS: [u8; MOST_OPERANDS] = [0, 1, 2, 8, 9, 10, 11, 3, 5, 12, 13, 14, 15];
+const POINTERS: [u8; MAX_OPERANDS] = [0, 1, 2, 8, 9, 10, 11, 3, 5, 12, 13, 14, 15];
 const FREE_POINTERS: usize = 7;
 
 /// A loop over vectors as machine code.
@@ -128,7 +128,7 @@ impl Assembler {
         let (pointers, others) = POINTERS.split_at(self.memory.len());
         let asked = if asks { self.only_read(entries) } else { Vec::new() };
         // One more register for prefetch addresses, if it is useful and one is left.
-        let is_spread = (1..=MOST_SPREAD).contains(&asked.len());
+        let is_spread = (1..=MAX_SPREAD).contains(&asked.len());
         let asking = others.first().copied().filter(|_| is_spread);
         let lent = POINTERS.get(FREE_POINTERS..pointers.len() + usize::from(asking.is_some())).unwrap_or(&[]);
         self.instructions.extend(lent.iter().map(|&register| Instruction::Push(register)));
