@@ -20,6 +20,7 @@ mod outlined_tests;
 mod random;
 mod rank;
 mod reduce;
+mod runs;
 mod shapes;
 mod sort;
 #[cfg(test)]

@@ -20,7 +20,7 @@ use crate::arena::{Arena, Memory, Place, Span};
 use crate::cpu::{Kernel, Value};
 
 /// Maximum number of operands, and of results, of a custom kernel.
-const MOST_TENSORS: usize = 32;
+const MAX_TENSORS: usize = 32;
 
 /// A custom kernel. It runs on one thread of its rank, because the library does not know how its
 /// work may be split.
@@ -168,7 +168,7 @@ impl CpuKernels {
     pub(crate) fn find(&self, composite: &Composite) -> Option<&Arc<dyn CpuKernel>> {
         let graph = &composite.definition.decomposition;
         let fits =
-            |list: &[_]| list.len() <= MOST_TENSORS && list.iter().all(|&v| graph.ty(v).rank() <= MAX_RANK);
+            |list: &[_]| list.len() <= MAX_TENSORS && list.iter().all(|&v| graph.ty(v).rank() <= MAX_RANK);
         let (operands, results) = types(graph);
         if !fits(&graph.inputs) || !fits(&graph.outputs) {
             return None;
@@ -197,7 +197,7 @@ impl CpuKernels {
         let bytes = kernel.workspace_bytes(&operand_types, &result_types);
         let (operands, outputs) = (operands.to_vec(), outputs.to_vec());
         Some(Kernel::new(bytes, move |memory: &Memory<'_>, workspace: Span| {
-            let mut views = SmallVec::<[TensorView<'_>; MOST_TENSORS]>::new();
+            let mut views = SmallVec::<[TensorView<'_>; MAX_TENSORS]>::new();
             views.extend(operands.iter().map(|operand| match operand {
                 Value::Place(place) => {
                     TensorView { dtype: place.dtype, shape: &place.shape, bytes: memory.bytes(place.span()) }
@@ -206,7 +206,7 @@ impl CpuKernels {
                     TensorView { dtype: scalar.dtype(), shape, bytes: scalar.bytes() }
                 }
             }));
-            let mut results = SmallVec::<[TensorViewMut<'_>; MOST_TENSORS]>::new();
+            let mut results = SmallVec::<[TensorViewMut<'_>; MAX_TENSORS]>::new();
             results.extend(outputs.iter().map(|place| TensorViewMut {
                 dtype: place.dtype,
                 shape: &place.shape,

@@ -33,10 +33,10 @@ use partita_program::{BufferId, CollectiveMatmul, Event, Port, Program, ProgramS
 use crate::collectives::collective_specs;
 use crate::cpu::{Cpu, SlowOp};
 use crate::memory::MemoryLimit;
-use cores::Homes;
+use cores::HomeCores;
 pub(crate) use cores::cores;
 pub use lent::Lent;
-use rank::{Pulse, Rank};
+use rank::{Rank, RankProgress};
 use recorder::Recorder;
 use team::Team;
 use worker::{Control, Shared};
@@ -96,16 +96,16 @@ pub const AWAKE: Duration = Duration::from_millis(50);
 
 /// The most worker threads of one process: far more than any machine has cores, and few enough for
 /// every system.
-pub const MOST_WORKERS: usize = 1024;
+pub const MAX_WORKERS: usize = 1024;
 
 impl RunnerOptions {
     /// E032 if no process can have this number of workers.
     pub fn check(&self) -> Result<()> {
         match self.workers {
-            Some(workers) if !(1..=MOST_WORKERS).contains(&workers) => {
+            Some(workers) if !(1..=MAX_WORKERS).contains(&workers) => {
                 Err(Diagnostic::new("E032", format!("{workers} worker threads are not possible"))
                     .at("workers")
-                    .expected(format!("1 to {MOST_WORKERS} threads in all"))
+                    .expected(format!("1 to {MAX_WORKERS} threads in all"))
                     .found(workers.to_string())
                     .help("leave the number out for one thread per core"))
             }
@@ -118,16 +118,32 @@ impl RunnerOptions {
     /// # Errors
     /// E440 to E442 for collectives that no transport can run, E448 if the processes cannot join.
     pub fn world(&self, programs: &ProgramSet) -> Result<World> {
-        let (rank_count, collectives) = (programs.rank_count(), collective_specs(programs));
+        let rank_count = programs.rank_count();
+        let own = match &self.processes {
+            Some(processes) => processes.ranks(processes.index(), rank_count),
+            None => 0..rank_count,
+        };
+        // What the ranks hold is many times what their exchanges need, and known before these are divided.
+        self.request(programs, &own.collect::<Vec<usize>>())?;
+        let collectives = collective_specs(programs);
         match &self.processes {
             Some(processes) => processes.world(rank_count, collectives),
             None => World::in_process(rank_count, collectives),
         }
     }
 
+    /// E040 if the arenas of these ranks would exceed the memory limit.
+    fn request(&self, programs: &ProgramSet, ranks: &[usize]) -> Result<()> {
+        let bytes = |&rank: &usize| programs.class_of(rank).map(|program| program.arena_bytes as u64);
+        let arenas = ranks.iter().filter_map(bytes).fold(0, u64::saturating_add);
+        let whose =
+            if ranks.len() == programs.rank_count() { "all ranks" } else { "the ranks of this process" };
+        self.memory.request(arenas, &format!("the planned buffers of {whose} ({})", ranks.len()))
+    }
+
     /// The maximum number of threads.
     fn threads(&self) -> usize {
-        if self.deterministic { 1 } else { self.workers.unwrap_or_else(cores).clamp(1, MOST_WORKERS) }
+        if self.deterministic { 1 } else { self.workers.unwrap_or_else(cores).clamp(1, MAX_WORKERS) }
     }
 
     /// Sets the threads per rank: all threads divided by the number of `ranks`. If every thread has
@@ -190,9 +206,7 @@ impl Runner {
         let programs: Vec<Program> =
             world.local_ranks().iter().filter_map(|&rank| set.program(rank)).collect();
         let rank_count = programs.len();
-        let arenas: u64 = programs.iter().map(|program| program.arena_bytes as u64).sum();
-        let whose = if world.is_whole() { "all ranks" } else { "the ranks of this process" };
-        options.memory.request(arenas, &format!("the planned buffers of {whose} ({rank_count})"))?;
+        options.request(&set, world.local_ranks())?;
         let places = if options.deterministic { 1 } else { options.cpu.threads.max(1) };
         // More threads than places at all ranks together would be idle.
         let workers = options.threads().clamp(1, rank_count.max(1) * places);
@@ -207,10 +221,10 @@ impl Runner {
             idle: AtomicUsize::new(workers.saturating_sub(rank_count)),
             open: AtomicUsize::new(0),
             workers,
-            homes: Homes::new(workers),
+            home_cores: HomeCores::new(workers),
             awake,
             watchdog: options.watchdog,
-            pulse: Pulse { progress: AtomicU64::new(0), is_stopped: AtomicBool::new(false) },
+            progress: RankProgress { done: AtomicU64::new(0), is_stopped: AtomicBool::new(false) },
             recorder: Recorder::new(workers, options.record),
             has_failed: AtomicBool::new(false),
             control: Control::default(),

@@ -24,9 +24,9 @@ pub use collectives::collective_specs;
 pub use cpu::{Cpu, CpuRank, SlowOp};
 pub use custom_kernels::{CpuKernel, CpuKernels, TensorView, TensorViewMut};
 pub use executor::{
-    AWAKE, DIVERGED, Fault, Interrupter, Lent, MOST_WORKERS, PEER_FAILED, Runner, RunnerOptions,
+    AWAKE, DIVERGED, Fault, Interrupter, Lent, MAX_WORKERS, PEER_FAILED, Runner, RunnerOptions,
 };
-pub use memory::{Machine, MemoryLimit};
+pub use memory::{Machine, MemoryLimit, check_address_space};
 pub use partita_comm::{HostProcesses, PROCESS_ENDED, Patience, Processes, World};
 pub use partita_kernels::{KernelChoice, KernelOptions};
 pub use train::{BatchTensor, Scaling, StateLayout, StepReport, TensorLayout, TrainLoop};

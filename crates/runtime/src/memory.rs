@@ -124,6 +124,15 @@ impl MemoryLimit {
     }
 }
 
+/// E040 if the address space of this process is limited (`ulimit -v`), and has fewer bytes left than `what` needs. A process
+/// that cannot end with a message where an allocation fails, such as a Python interpreter, checks this before.
+pub fn check_address_space(need: u64, what: &str) -> Result<()> {
+    match rustix::process::getrlimit(rustix::process::Resource::As).current {
+        None => Ok(()),
+        Some(_) => MemoryLimit::default().request(need, what),
+    }
+}
+
 fn refusal(message: String) -> Box<Diagnostic> {
     Diagnostic::new("E040", message).help(
         "use a smaller batch or model, or fewer ranks; --memory-limit BYTES or PERCENT sets another limit",
@@ -135,7 +144,7 @@ fn refusal(message: String) -> Box<Diagnostic> {
 pub struct Machine {
     /// The total memory for this process: the machine's, or a lower limit.
     pub total: Option<u64>,
-    /// Memory available without taking it from other processes.
+    /// Memory available without taking it from other processes, at most the address space that is left.
     pub available: Option<u64>,
     /// The resident memory of this process.
     pub resident: Option<u64>,
@@ -150,12 +159,16 @@ impl Machine {
     /// Parses the texts of system files.
     fn read(file: &dyn Fn(&str) -> Option<String>) -> Machine {
         let meminfo = file("/proc/meminfo").unwrap_or_default();
+        let status = file("/proc/self/status").unwrap_or_default();
         let installed = kibibytes(&meminfo, "MemTotal:");
-        let limits = [group_limit(file), address_space_limit(file)].into_iter().flatten();
+        let addresses = address_space_limit(file);
+        let limits = [group_limit(file), addresses].into_iter().flatten();
+        let taken = kibibytes(&status, "VmSize:").unwrap_or(0);
+        let left = addresses.map(|limit| limit.saturating_sub(taken));
         Machine {
             total: installed.map(|installed| limits.fold(installed, u64::min)),
-            available: kibibytes(&meminfo, "MemAvailable:"),
-            resident: file("/proc/self/status").and_then(|status| kibibytes(&status, "VmRSS:")),
+            available: kibibytes(&meminfo, "MemAvailable:").into_iter().chain(left).min(),
+            resident: kibibytes(&status, "VmRSS:"),
         }
     }
 }

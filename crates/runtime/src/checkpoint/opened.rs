@@ -13,6 +13,7 @@ use super::read::{damaged, find, foreign, not_found, parse, safetensors_files};
 use super::shards::{Part, Place};
 use super::*;
 use crate::sharded::copy_shared;
+use partita_base::read_file;
 
 /// A checkpoint that was found, with its state, and without its tensors.
 #[derive(Debug)]
@@ -25,6 +26,9 @@ pub struct Opened {
     /// Bytes read so far, those of the state included.
     read: AtomicU64,
 }
+
+/// Bytes that a manifest or a state may have: names and digests of files and tensors.
+const MAX_METADATA_BYTES: u64 = 256 << 20;
 
 /// Whether a file of a checkpoint has tensors, by its name.
 fn has_tensors(name: &str) -> bool {
@@ -49,7 +53,7 @@ impl Opened {
             bytes
         };
         let (manifest_path, state_path) = (path.join(MANIFEST_FILE), path.join(STATE_FILE));
-        let manifest = match fs::read(&manifest_path).map(counted) {
+        let manifest = match read_file(&manifest_path, MAX_METADATA_BYTES).map(counted) {
             Ok(bytes) => match Manifest::parse(&bytes) {
                 Ok(manifest) => Some(manifest),
                 // That of something else, such as a step that was exported.
@@ -62,7 +66,7 @@ impl Opened {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => None,
             Err(error) => return Err(damaged(&manifest_path, &path).found(error.to_string())),
         };
-        let bytes = match fs::read(&state_path).map(counted) {
+        let bytes = match read_file(&state_path, MAX_METADATA_BYTES).map(counted) {
             Ok(bytes) => bytes,
             Err(error) if manifest.is_some() => {
                 return Err(damaged(&state_path, &path).found(error.to_string()));
@@ -120,7 +124,8 @@ impl Opened {
         }
         for (name, expected) in others.iter().filter(|(name, _)| *name != STATE_FILE) {
             let file = self.file(name)?;
-            let bytes = fs::read(&file).map_err(|error| self.damaged(&file).found(error.to_string()))?;
+            let bytes = read_file(&file, expected.bytes)
+                .map_err(|error| self.damaged(&file).found(error.to_string()))?;
             self.read.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             self.whole(&file, expected.compare(&bytes))?;
         }
@@ -154,6 +159,12 @@ impl Opened {
     /// The bytes of its files of tensors.
     pub fn bytes(&self) -> u64 {
         self.files.values().map(|file| file.bytes).sum()
+    }
+
+    /// One digest of all that it says: equal for equal checkpoints, wherever they are.
+    pub fn digest(&self) -> String {
+        let Opened { state, files, .. } = self;
+        digest::of_bytes(format!("{} {:?} {files:?} {:?}", state.step, state.meta, state.heads).as_bytes())
     }
 
     /// Whether its manifest has the digests of all its files; without one it is of an earlier version, and only its files of

@@ -7,6 +7,10 @@ use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
 use super::*;
+use partita_base::read_file;
+
+/// Bytes that the file `latest` may have: the name of a folder.
+const MAX_NAME_BYTES: u64 = 4096;
 
 /// The steps' folders in `dir`, oldest first. Empty if there is no such folder.
 ///
@@ -41,7 +45,7 @@ pub fn latest(dir: &Path) -> Result<Option<PathBuf>> {
 
 /// The one of all checkpoints of a run that the file `latest` names.
 fn pointed(dir: &Path, all: &[PathBuf]) -> Option<PathBuf> {
-    let name = fs::read_to_string(dir.join(LATEST_FILE)).ok()?;
+    let name = String::from_utf8(read_file(&dir.join(LATEST_FILE), MAX_NAME_BYTES).ok()?).ok()?;
     Some(dir.join(name.trim())).filter(|path| all.contains(path))
 }
 

@@ -112,6 +112,19 @@ pub(super) fn finish(
     on(dir, storage.sync_folder(dir))
 }
 
+/// The checkpoint that the file `latest` of a run names.
+pub(super) fn previous(storage: &dyn Storage, dir: &Path) -> Option<String> {
+    storage.read(&dir.join(LATEST_FILE)).ok().and_then(|name| String::from_utf8(name).ok())
+}
+
+/// What is left of a run whose checkpoint could not be written.
+pub(super) fn what_is_kept(dir: &Path, previous: Option<&str>) -> String {
+    match previous {
+        Some(name) => format!("nothing is lost: {} is complete", dir.join(name).display()),
+        None => "there is no earlier checkpoint".to_string(),
+    }
+}
+
 fn refused(
     storage: &dyn Storage,
     dir: &Path,
@@ -126,13 +139,9 @@ fn refused(
         "the checkpoint was not written"
     };
     let bytes: usize = files.iter().map(|(_, bytes)| bytes.len()).sum();
-    let pointed = storage.read(&dir.join(LATEST_FILE)).ok().and_then(|name| String::from_utf8(name).ok());
     let newest = before.iter().filter(|name| parse_folder_name(name).is_some());
-    let previous = pointed.or_else(|| newest.max_by_key(|name| parse_folder_name(name)).cloned());
-    let note = match previous {
-        Some(name) => format!("nothing is lost: {} is complete", dir.join(name).display()),
-        None => "there is no earlier checkpoint".to_string(),
-    };
+    let newest = || newest.max_by_key(|name| parse_folder_name(name)).cloned();
+    let note = what_is_kept(dir, previous(storage, dir).or_else(newest).as_deref());
     let help =
         if full { "free some space or name another folder" } else { "check the folder and its permissions" };
     Diagnostic::new("E315", message)

@@ -100,16 +100,20 @@ impl Unfinished {
         let Unfinished { folder, storage, checkpoint, path, run, name } = self;
         let told = match &written {
             Ok(report) => report.clone(),
-            Err(error) => error.to_string().into_bytes(),
+            // What the process of rank 0 says has the rest.
+            Err(error) => error.found.clone().unwrap_or_else(|| error.message.clone()).into_bytes(),
         };
-        let all = world.transport().control_all_gather(&told)?;
+        let all = world.gathered(&told)?;
         world.broadcast(0, || {
             let folder = folder.as_ref().expect("the process of rank 0 has the folder");
             let ended = folder.end(storage.as_ref(), &name, checkpoint, &all);
             if ended.is_err() {
                 let _ = storage.remove(&path);
             }
-            ended.map(|()| Vec::new())
+            ended.map(|()| Vec::new()).map_err(|error| {
+                let kept = save::previous(storage.as_ref(), folder.path());
+                error.note(save::what_is_kept(folder.path(), kept.as_deref()))
+            })
         })?;
         written?;
         Ok(run.join(name))

@@ -24,6 +24,7 @@ use partita_program::ALIGNMENT_BYTES;
 use super::cut::ranges;
 use super::elementwise::{self, Block, Walk, number, obstacle, operand_walk};
 use super::reduce::{self, reduction, rows_across};
+use super::runs::{Moves, Run, runs};
 use super::{Kernel, Value};
 use crate::arena::{Memory, Place, Span};
 
@@ -569,13 +570,12 @@ impl Body {
     }
 }
 
-/// Blocks of one size, and their positions.
+/// Blocks of one size, one behind the other.
 struct Blocks {
     body: Arc<Body>,
-    /// For each block, the rows of its part that precede it.
-    before: Vec<usize>,
-    /// For each block, the byte offsets of all inputs and outputs from the first block.
-    moves: Vec<isize>,
+    run: Run,
+    /// The rows of their part that precede the first of them.
+    before: usize,
 }
 
 /// The graph as one kernel in at most `parts` parts; `None` if it cannot run block by block.
@@ -588,12 +588,12 @@ pub(super) fn compile(
 ) -> Option<Kernel> {
     let rows = Rows::new(graph).ok()?;
     let folds = rows.folds(outputs)?;
-    let (count, step) = (rows.rows.iter().product(), folds.iter().map(Fold::step).max().unwrap_or(1));
+    let (count, step) =
+        (rows.rows.iter().product::<usize>(), folds.iter().map(Fold::step).max().unwrap_or(1));
     let shares: Vec<Range<usize>> = ranges(usize::div_ceil(count, step), parts)
         .map(|share| share.start * step..count.min(share.end * step))
         .collect();
     let frame = Frame::new(shares.iter().map(Range::len).max().unwrap_or(0), folds);
-    // For each input and output, the bytes from one row to the next along every row dimension.
     let steps = |(value, place): (&ValueId, Option<&Place>)| -> Vec<isize> {
         let mut steps = vec![0; rows.rows.len()];
         if let (Some(walk), Some(place)) = (&rows.walks[value.index()], place) {
@@ -606,35 +606,24 @@ pub(super) fn compile(
     };
     let places = inputs.iter().map(Value::place).chain(outputs.iter().map(Some));
     let steps: Vec<Vec<isize>> = graph.inputs.iter().chain(&graph.outputs).zip(places).map(steps).collect();
-    let moves = |block: &Vec<Range<usize>>| -> Vec<isize> {
-        let of =
-            |steps: &Vec<isize>| steps.iter().zip(block).map(|(step, at)| step * at.start as isize).sum();
-        steps.iter().map(of).collect()
-    };
+    let moves = Arc::new(Moves { rows: rows.rows.clone(), steps });
     let most = rows.block_rows();
-    let extents = |block: &Vec<Range<usize>>| -> Vec<usize> { block.iter().map(Range::len).collect() };
     let mut bodies: IndexMap<Vec<usize>, Arc<Body>> = IndexMap::new();
     let mut kernels = Vec::new();
     for share in &shares {
-        let blocks = blocks(&rows.rows, share.clone(), most);
-        let (mut runs, mut before) = (Vec::new(), 0);
-        for run in blocks.chunk_by(|a, b| extents(a) == extents(b)) {
-            let own = extents(&run[0]);
-            let body = match bodies.get(&own) {
+        let mut blocks = Vec::new();
+        for run in runs(&rows.rows, share.clone(), most)? {
+            let body = match bodies.get(&run.extents) {
                 Some(body) => body.clone(),
-                None => Arc::new(Body::new(options, &rows, &own, inputs, outputs, &frame)?),
+                None => {
+                    let body = Arc::new(Body::new(options, &rows, &run.extents, inputs, outputs, &frame)?);
+                    bodies.entry(run.extents.clone()).or_insert(body).clone()
+                }
             };
-            let each: usize = own.iter().product();
-            let first = before;
-            before += run.len() * each;
-            runs.push(Blocks {
-                body: body.clone(),
-                before: (first..before).step_by(each).collect(),
-                moves: run.iter().flat_map(moves).collect(),
-            });
-            bodies.insert(own, body);
+            let before = run.start - share.start;
+            blocks.push(Blocks { body, run, before });
         }
-        kernels.push(run_blocks(runs, steps.len(), frame.bytes()));
+        kernels.push(run_blocks(blocks, moves.clone(), frame.bytes()));
     }
     let kernel = Kernel::together(kernels);
     if frame.folds.is_empty() {
@@ -653,44 +642,19 @@ pub(super) fn compile(
     }))
 }
 
-/// Splits a range of rows into blocks of at most `most` rows, in row-major order. In each block, one
-/// dimension is a range, the dimensions before it are one row, and the dimensions after it are complete.
-fn blocks(rows: &[usize], range: Range<usize>, most: usize) -> Vec<Vec<Range<usize>>> {
-    let mut blocks = Vec::new();
-    let mut at = range.start;
-    while at < range.end {
-        let left = most.min(range.end - at);
-        let (mut rest, mut inner, mut taken) = (at, rows.iter().product::<usize>(), None);
-        let along = |&size: &usize| {
-            inner /= size;
-            let start = rest / inner;
-            rest %= inner;
-            if taken.is_some() {
-                return 0..size;
-            }
-            let whole = if rest == 0 { (left / inner).min(size - start) } else { 0 };
-            taken = (whole > 0).then_some(whole * inner);
-            start..start + whole.max(1)
-        };
-        blocks.push(rows.iter().map(along).collect());
-        at += taken.expect("a block has a row");
-    }
-    blocks
-}
-
-/// One kernel that runs these blocks; they use `slots` inputs and outputs and `folded_bytes` bytes of fold
-/// results.
-fn run_blocks(runs: Vec<Blocks>, slots: usize, folded_bytes: usize) -> Kernel {
-    let needed = runs.iter().map(|blocks| blocks.body.workspace_bytes()).max();
+/// One kernel that runs these blocks; the results of folds take `folded_bytes` bytes.
+fn run_blocks(blocks: Vec<Blocks>, moves: Arc<Moves>, folded_bytes: usize) -> Kernel {
+    let needed = blocks.iter().map(|blocks| blocks.body.workspace_bytes()).max();
     Kernel::new(needed.unwrap_or(folded_bytes), move |memory: &Memory<'_>, workspace: Span| {
-        let mut moves = [0isize; MOVES];
-        moves[slots] = workspace.offset as isize;
-        for Blocks { body, before, moves: all } in &runs {
+        let slots = moves.steps.len();
+        let mut own = [0isize; MOVES];
+        own[slots] = workspace.offset as isize;
+        for Blocks { body, run, before } in &blocks {
             let offset = workspace.offset + body.between_bytes;
             let scratch = Span { offset, bytes: body.scratch_bytes };
-            for (block, &before) in all.chunks(slots).zip(before) {
-                moves[..slots].copy_from_slice(block);
-                let memory = memory.moved(&moves, before);
+            for past in (0..run.count).map(|block| block * run.each()) {
+                moves.to(run.start + past, &mut own[..slots]);
+                let memory = memory.moved(&own, before + past);
                 body.kernels.iter().try_for_each(|kernel| kernel.run(&memory, scratch))?;
             }
         }

@@ -118,7 +118,7 @@ pub(super) fn part_count(region: &Region, threads: usize) -> usize {
 
 /// Limits on the parts of a matmul per thread: each part of rows packs the right operand again, and each part
 /// of columns reads the left operand again, so parts need a minimum of operations, rows and columns.
-const MOST_PIECES: usize = 8;
+const MAX_PIECES: usize = 8;
 const PIECE_FLOPS: f64 = 1e7;
 const PIECE_ROWS: usize = 512;
 const PIECE_COLUMNS: usize = 256;
@@ -166,7 +166,7 @@ pub(super) fn choose(graph: &Graph, node: &Node, parts: usize) -> Option<Cut> {
             (Some(_), None) => row_pieces,
         };
         let flops = node.op.cost(&operands, &results).flops / parts as f64;
-        let most = ((flops / PIECE_FLOPS) as usize).min(MOST_PIECES);
+        let most = ((flops / PIECE_FLOPS) as usize).min(MAX_PIECES);
         let repeats = cut.operands[first..][..2].contains(&None);
         return Some(Cut { pieces: pieces.min(most).max(1), repeats, ..cut });
     }

@@ -11,8 +11,8 @@ use partita_ir::traits::{ConstantOp, Elementwise, Traits, ViewMap};
 use partita_ir::{Graph, Node, Op, Operation, ValueId};
 use partita_kernels as kernels;
 use partita_kernels::{
-    ElementwiseProgram, EwFold, EwInstr, EwOp, FoldDirection, KernelOptions, MAX_RANK, Part, Scalar, View,
-    ViewMut,
+    ElementwiseOp, ElementwiseProgram, EwFold, EwInstr, FoldDirection, KernelOptions, MAX_RANK, Part, Scalar,
+    View, ViewMut,
 };
 use smallvec::SmallVec;
 
@@ -255,7 +255,7 @@ pub(super) fn chain(graph: &Graph) -> Result<Chain, String> {
         let mut out = made(output);
         // Each result needs its own register.
         if kept.contains(&out) {
-            instructions.push(EwInstr { op: EwOp::Bitcast, args: vec![out], out: registers.len() });
+            instructions.push(EwInstr { op: ElementwiseOp::Bitcast, args: vec![out], out: registers.len() });
             registers.push(registers[out]);
             out = registers.len() - 1;
         }
@@ -282,32 +282,32 @@ fn op(
     walk: &Walk,
     dtype: DType,
     args: &mut Vec<usize>,
-) -> Result<Option<EwOp>, String> {
+) -> Result<Option<ElementwiseOp>, String> {
     Ok(Some(match graph.traits(node) {
-        Traits::Constant(ConstantOp::OfAll(constant)) => EwOp::Constant(
+        Traits::Constant(ConstantOp::OfAll(constant)) => ElementwiseOp::Constant(
             number(&constant.value).ok_or_else(|| obstacle(node, "is a constant with different elements"))?,
         ),
         Traits::Iota { dim } => match walk[dim] {
-            Some(dim) => EwOp::Iota { dim },
-            None => EwOp::Constant(Scalar::from_f64(dtype, 0.0)),
+            Some(dim) => ElementwiseOp::Iota { dim },
+            None => ElementwiseOp::Constant(Scalar::from_f64(dtype, 0.0)),
         },
         Traits::Elementwise(function) => match function {
             Elementwise::Unary(UnaryKind::Square) => {
                 args.push(args[0]);
-                EwOp::Binary(kernels::Binary::Mul)
+                ElementwiseOp::Binary(kernels::Binary::Mul)
             }
             Elementwise::Unary(kind) => {
-                EwOp::Unary(unary(kind).ok_or_else(|| obstacle(node, "has no elementwise kernel"))?)
+                ElementwiseOp::Unary(unary(kind).ok_or_else(|| obstacle(node, "has no elementwise kernel"))?)
             }
-            Elementwise::Binary(kind) => EwOp::Binary(binary(kind)),
-            Elementwise::Compare(op) => EwOp::Compare {
+            Elementwise::Binary(kind) => ElementwiseOp::Binary(binary(kind)),
+            Elementwise::Compare(op) => ElementwiseOp::Compare {
                 direction: direction(op.direction),
                 total_order: op.compare_type == Some(CompareType::TotalOrder),
             },
-            Elementwise::Select => EwOp::Select,
-            Elementwise::Clamp => EwOp::Clamp,
-            Elementwise::Convert => EwOp::Convert,
-            Elementwise::Bitcast => EwOp::Bitcast,
+            Elementwise::Select => ElementwiseOp::Select,
+            Elementwise::Clamp => ElementwiseOp::Clamp,
+            Elementwise::Convert => ElementwiseOp::Convert,
+            Elementwise::Bitcast => ElementwiseOp::Bitcast,
         },
         Traits::View(_) => return Ok(None),
         Traits::Constant(ConstantOp::ByRank(_))
@@ -387,7 +387,7 @@ pub(super) fn compile(
 ) -> Option<Kernel> {
     let Operands { program, shape, inputs } = Operands::new(graph, inputs)?;
     // An iota starts from zero in every part, so its dimension is not split.
-    let counts = |dim: usize| program.instructions().iter().any(|i| i.op == EwOp::Iota { dim });
+    let counts = |dim: usize| program.instructions().iter().any(|i| i.op == ElementwiseOp::Iota { dim });
     let Some(dim) = outer_dim(&shape).filter(|&dim| !counts(dim)) else {
         return Some(run(options, program, shape, inputs, outputs.to_vec(), None));
     };

@@ -2,7 +2,8 @@
 
 use partita_base::DType;
 use partita_kernels::{
-    self as kernels, ElementwiseProgram, EwInstr, EwOp, KernelOptions, MAX_RANK, Scalar, View, ViewMut,
+    self as kernels, ElementwiseOp, ElementwiseProgram, EwInstr, KernelOptions, MAX_RANK, Scalar, View,
+    ViewMut,
 };
 
 use super::{Kernel, Value, integer};
@@ -104,16 +105,17 @@ pub(super) fn random(
 fn to_numbers(draw: Draw, dtype: DType) -> Option<ElementwiseProgram> {
     let mut registers = vec![DType::U32];
     let mut instructions = Vec::new();
-    let mut push = |op: EwOp, args: Vec<usize>, dtype: DType| {
+    let mut push = |op: ElementwiseOp, args: Vec<usize>, dtype: DType| {
         registers.push(dtype);
         instructions.push(EwInstr { op, args, out: registers.len() - 1 });
         registers.len() - 1
     };
-    let number = |value: f64| EwOp::Constant(Scalar::new(value));
-    let (add, multiply) = (EwOp::Binary(kernels::Binary::Add), EwOp::Binary(kernels::Binary::Mul));
-    let eight = push(EwOp::Constant(Scalar::new(8u32)), vec![], DType::U32);
-    let bits = push(EwOp::Binary(kernels::Binary::ShiftRightLogical), vec![0, eight], DType::U32);
-    let mut x = push(EwOp::Convert, vec![bits], DType::F64);
+    let number = |value: f64| ElementwiseOp::Constant(Scalar::new(value));
+    let (add, multiply) =
+        (ElementwiseOp::Binary(kernels::Binary::Add), ElementwiseOp::Binary(kernels::Binary::Mul));
+    let eight = push(ElementwiseOp::Constant(Scalar::new(8u32)), vec![], DType::U32);
+    let bits = push(ElementwiseOp::Binary(kernels::Binary::ShiftRightLogical), vec![0, eight], DType::U32);
+    let mut x = push(ElementwiseOp::Convert, vec![bits], DType::F64);
     let mut steps = vec![(add, 0.5), (multiply, 1.0 / 16777216.0)];
     if draw == Draw::Normal {
         steps.extend([(multiply, 2.0), (add, -1.0)]);
@@ -123,12 +125,12 @@ fn to_numbers(draw: Draw, dtype: DType) -> Option<ElementwiseProgram> {
         x = push(op, vec![x, constant], DType::F64);
     }
     if draw == Draw::Normal {
-        x = push(EwOp::Unary(kernels::Unary::ErfInv), vec![x], DType::F64);
+        x = push(ElementwiseOp::Unary(kernels::Unary::ErfInv), vec![x], DType::F64);
         let root = push(number(std::f64::consts::SQRT_2), vec![], DType::F64);
         x = push(multiply, vec![x, root], DType::F64);
     }
     if dtype != DType::F64 {
-        x = push(EwOp::Convert, vec![x], dtype);
+        x = push(ElementwiseOp::Convert, vec![x], dtype);
     }
     ElementwiseProgram::new(registers, 1, instructions, vec![x]).ok()
 }

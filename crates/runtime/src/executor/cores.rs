@@ -1,4 +1,4 @@
-//! Core pinning: the cores that this process may use, and the one on which each worker begins a
+//! Core home_cores: the cores that this process may use, and the one on which each worker begins a
 //! step.
 
 /// The cores that this process may use.
@@ -13,13 +13,13 @@ pub(crate) fn cores() -> usize {
 /// collectives. So a worker that does not begin a step on its own core moves there. It is not
 /// pinned there, because the system may have better reasons.
 #[derive(Debug)]
-pub(super) struct Homes(Vec<usize>);
+pub(super) struct HomeCores(Vec<usize>);
 
-impl Homes {
+impl HomeCores {
     /// Empty if there are more cores than workers or fewer: then the system chooses better.
-    pub fn new(workers: usize) -> Homes {
+    pub fn new(workers: usize) -> HomeCores {
         let cores = system::usable();
-        Homes(if cores.len() == workers { cores } else { Vec::new() })
+        HomeCores(if cores.len() == workers { cores } else { Vec::new() })
     }
 
     /// Moves the calling thread to the worker's core, if permitted.
@@ -76,13 +76,13 @@ mod tests {
     #[test]
     fn a_worker_settles_on_its_core_and_stays_free() {
         let cores = usable();
-        let homes = Homes::new(cores.len());
-        assert_eq!(homes.0, cores);
+        let home_cores = HomeCores::new(cores.len());
+        assert_eq!(home_cores.0, cores);
         let free = sched_getaffinity(None).unwrap();
         for (worker, &core) in cores.iter().enumerate() {
             // The system may move it again at any time.
             let settles = || {
-                homes.settle(worker);
+                home_cores.settle(worker);
                 sched_getcpu() == core
             };
             assert!((0..1000).any(|_| settles()), "worker {worker}");
@@ -94,19 +94,19 @@ mod tests {
     fn nobody_is_sent_where_cores_are_left_over_or_too_few() {
         let count = usable().len();
         for workers in [count - 1, count + 1] {
-            assert!(Homes::new(workers).0.is_empty(), "{workers} workers on {count} cores");
+            assert!(HomeCores::new(workers).0.is_empty(), "{workers} workers on {count} cores");
         }
     }
 
     #[test]
     fn a_restricted_thread_stays_restricted() {
         let cores = usable();
-        let homes = Homes::new(cores.len());
+        let home_cores = HomeCores::new(cores.len());
         let mut first = CpuSet::new();
         first.set(cores[0]);
         std::thread::spawn(move || {
             sched_setaffinity(None, &first).unwrap();
-            (0..cores.len()).for_each(|worker| homes.settle(worker));
+            (0..cores.len()).for_each(|worker| home_cores.settle(worker));
             assert_eq!(sched_getaffinity(None).unwrap(), first);
             assert_eq!(sched_getcpu(), cores[0]);
         })

@@ -21,16 +21,16 @@ use crate::arena::{Arena, Memory, Publication, Span};
 use crate::cpu::{self, CpuRank, Kernel, begin_move, buffer_span, end_move, host_range};
 
 /// Progress of the ranks of a process, for the watchdog; and whether they shall stop.
-pub(super) struct Pulse {
+pub(super) struct RankProgress {
     /// Instructions done, over all ranks.
-    pub progress: AtomicU64,
+    pub done: AtomicU64,
     /// Whether ranks stop at their next compute instruction.
     pub is_stopped: AtomicBool,
 }
 
-impl Pulse {
+impl RankProgress {
     fn end(&self) {
-        self.progress.fetch_add(1, Ordering::Relaxed);
+        self.done.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -248,16 +248,25 @@ impl Rank {
         transport: &dyn Transport,
         idle: &Idle,
         track: Track,
-        pulse: &Pulse,
+        progress: &RankProgress,
     ) -> Outcome {
         let Rank { team, host, cursor, high_water_bytes, fault, .. } = self;
         let body = &team.body;
         let (fault, touched) = (*fault, Cell::from_mut(high_water_bytes));
         let memory = body.arena.memory();
-        let mut player =
-            Player { team, idle, track, memory, host: host.as_mut(), touched, transport, fault, pulse };
-        let mut link = Link { body, track, memory: body.arena.memory(), touched, transport, fault, pulse };
-        match advance(program, cursor, &mut player, &mut link) {
+        let mut executor = RankExecutor {
+            team,
+            idle,
+            track,
+            memory,
+            host: host.as_mut(),
+            touched,
+            transport,
+            fault,
+            progress,
+        };
+        let mut link = Link { body, track, memory: body.arena.memory(), touched, transport, fault, progress };
+        match advance(program, cursor, &mut executor, &mut link) {
             StepOutcome::Done => Outcome::Done,
             StepOutcome::Blocked(collective) => Outcome::Blocked(Some(collective)),
             StepOutcome::Failed(error) if error.code == HANG => Outcome::Blocked(None),
@@ -315,7 +324,7 @@ fn hit(fault: Option<(usize, Fault)>, index: usize) -> Option<Fault> {
 }
 
 /// Runs compute instructions.
-struct Player<'a> {
+struct RankExecutor<'a> {
     team: &'a Team,
     idle: &'a Idle<'a>,
     track: Track<'a>,
@@ -324,13 +333,13 @@ struct Player<'a> {
     touched: &'a Cell<usize>,
     transport: &'a dyn Transport,
     fault: Option<(usize, Fault)>,
-    pulse: &'a Pulse,
+    progress: &'a RankProgress,
 }
 
-impl RankDevice for Player<'_> {
+impl RankDevice for RankExecutor<'_> {
     fn run(&mut self, program: &Program, index: usize, compute: &Compute) -> Result<()> {
         self.transport.begin(program.rank(), index);
-        if self.pulse.is_stopped.load(Ordering::Relaxed) {
+        if self.progress.is_stopped.load(Ordering::Relaxed) {
             return Err(interrupted());
         }
         let fault = hit(self.fault, index);
@@ -346,7 +355,7 @@ impl RankDevice for Player<'_> {
         };
         result.map_err(|error| refused(program, index, error))?;
         self.touched.update(|bytes| bytes.max(self.team.body.ends[index]));
-        self.pulse.end();
+        self.progress.end();
         if fault == Some(Fault::Nan) {
             // All ones is NaN in every float type.
             self.memory.bytes_mut(buffer_span(program, compute.outputs[0])).fill(0xff);
@@ -361,7 +370,7 @@ impl RankDevice for Player<'_> {
         self.transport.begin(program.rank(), index);
         let (memory, host) = (&self.memory, self.host.as_deref_mut());
         self.track.time(|| self.team.body.event(index), || begin_move(program, moved, memory, host));
-        self.pulse.end();
+        self.progress.end();
         Ok(())
     }
 
@@ -369,7 +378,7 @@ impl RankDevice for Player<'_> {
         let (memory, host) = (&self.memory, self.host.as_deref());
         self.track.time(|| self.team.body.event(index), || end_move(program, moved, memory, host));
         self.touched.update(|bytes| bytes.max(self.team.body.ends[index]));
-        self.pulse.end();
+        self.progress.end();
         Ok(())
     }
 }
@@ -412,7 +421,7 @@ struct Link<'a> {
     touched: &'a Cell<usize>,
     transport: &'a dyn Transport,
     fault: Option<(usize, Fault)>,
-    pulse: &'a Pulse,
+    progress: &'a RankProgress,
 }
 
 impl Communicator for Link<'_> {
@@ -429,7 +438,7 @@ impl Communicator for Link<'_> {
         self.touched.update(|bytes| bytes.max(self.body.ends[index]));
         let start = || publication.start(self.transport, start.collective, program.rank());
         self.track.time(|| self.body.event(index), start);
-        self.pulse.end();
+        self.progress.end();
         Ok(())
     }
 
@@ -439,7 +448,7 @@ impl Communicator for Link<'_> {
             Poll::Pending => Ok(false),
             Poll::Failed => Err(ended(self.transport)),
             Poll::Ready => {
-                self.pulse.end();
+                self.progress.end();
                 let checks = self.body.collective_checks.get(collective.index());
                 checks
                     .into_iter()

@@ -33,14 +33,14 @@ enum Failure {
 
 /// The parts of one post that are dealt to one place and not yet taken. The word also holds the
 /// number of the post (generation), so a late thread finds no part of a later post.
-struct Dealt(AtomicU64);
+struct TaskQueue(AtomicU64);
 
 /// The most parts of an instruction.
-const MOST_PARTS: usize = u16::MAX as usize;
+const MAX_PARTS: usize = u16::MAX as usize;
 
-impl Dealt {
+impl TaskQueue {
     fn word(post: u32, parts: Range<usize>) -> u64 {
-        debug_assert!(parts.end <= MOST_PARTS);
+        debug_assert!(parts.end <= MAX_PARTS);
         u64::from(post) << 32 | (parts.start as u64) << 16 | parts.end as u64
     }
 
@@ -106,7 +106,7 @@ impl Drop for Idle<'_> {
 pub(super) struct Team {
     pub body: Body,
     /// Per place, the worker's first.
-    dealt: Box<[Dealt]>,
+    queues: Box<[TaskQueue]>,
     /// How long a worker that waits for helpers spins before it sleeps.
     awake: Duration,
     /// The last post: its number in the upper half, the instruction in the lower.
@@ -121,7 +121,7 @@ impl Team {
     pub fn new(body: Body, places: usize, awake: Duration) -> Team {
         Team {
             body,
-            dealt: (0..places.max(1)).map(|_| Dealt(AtomicU64::new(0))).collect(),
+            queues: (0..places.max(1)).map(|_| TaskQueue(AtomicU64::new(0))).collect(),
             awake,
             post: AtomicU64::new(0),
             left: AtomicUsize::new(0),
@@ -135,9 +135,9 @@ impl Team {
     pub fn run(&self, instruction: usize, idle: &Idle, track: Track) -> Result<()> {
         let (kernel, workspace) = self.kernel(instruction);
         let memory = self.body.arena.memory();
-        let is_alone = self.dealt.len() == 1 || (kernel.is_better_alone() && idle.is_empty());
+        let is_alone = self.queues.len() == 1 || (kernel.is_better_alone() && idle.is_empty());
         let what = || self.body.event(instruction);
-        if is_alone || kernel.part_count() == 1 || kernel.part_count() > MOST_PARTS {
+        if is_alone || kernel.part_count() == 1 || kernel.part_count() > MAX_PARTS {
             return track.time(what, || kernel.run(&memory, workspace));
         }
         self.run_parts(instruction, kernel.part_count(), idle, track)?;
@@ -147,10 +147,10 @@ impl Team {
     /// Runs all parts except the final one; idle workers may steal them.
     fn run_parts(&self, instruction: usize, parts: usize, idle: &Idle, track: Track) -> Result<()> {
         let post = ((self.post.load(Ordering::SeqCst) >> 32) as u32).wrapping_add(1);
-        let places = self.dealt.len();
+        let places = self.queues.len();
         self.left.store(parts, Ordering::SeqCst);
-        for (place, dealt) in self.dealt.iter().enumerate() {
-            dealt.put(post, parts * place / places..parts * (place + 1) / places);
+        for (place, queue) in self.queues.iter().enumerate() {
+            queue.put(post, parts * place / places..parts * (place + 1) / places);
         }
         self.post.store(u64::from(post) << 32 | instruction as u64, Ordering::SeqCst);
         idle.call();
@@ -180,13 +180,13 @@ impl Team {
     /// Runs a part of the last post, preferably one dealt to `place`. Returns whether there was
     /// one.
     pub fn run_one_part(&self, place: usize, track: Track) -> bool {
-        let place = place % self.dealt.len();
+        let place = place % self.queues.len();
         let word = self.post.load(Ordering::SeqCst);
         let (post, instruction) = ((word >> 32) as u32, word as u32 as usize);
-        let mut others = self.dealt[place + 1..].iter().chain(&self.dealt[..place]);
-        let own = self.dealt[place].take(post, true);
+        let mut others = self.queues[place + 1..].iter().chain(&self.queues[..place]);
+        let own = self.queues[place].take(post, true);
         // A part that was taken keeps the post alive; without one, only the post's number was read.
-        let Some(part) = own.or_else(|| others.find_map(|dealt| dealt.take(post, false))) else {
+        let Some(part) = own.or_else(|| others.find_map(|queue| queue.take(post, false))) else {
             return false;
         };
         let run = || {

@@ -9,8 +9,8 @@ use partita_base::{Diagnostic, Result};
 use partita_comm::{BEAT_EVERY, CollectiveId, Failure, Notify, PROCESS_ENDED, World};
 use partita_program::{Program, ProgramSet};
 
-use super::cores::Homes;
-use super::rank::{Outcome, Pulse, Rank, interrupted};
+use super::cores::HomeCores;
+use super::rank::{Outcome, Rank, RankProgress, interrupted};
 use super::recorder::{Recorder, Track};
 use super::team::{Idle, Team};
 use super::{PEER_FAILED, lock};
@@ -22,7 +22,7 @@ const GRACE: Duration = Duration::from_secs(3);
 const SILENT: Duration = BEAT_EVERY.saturating_mul(5);
 
 /// The most places of ranks in a message.
-const MOST_PLACES: usize = 32;
+const MAX_PLACES: usize = 32;
 
 /// How often a worker that sleeps wakes within the time of the watchdog, to see whether ranks have made progress.
 const WAKES_PER_TIMEOUT: u32 = 4;
@@ -44,11 +44,11 @@ pub(super) struct Shared {
     /// Ranks that have not finished the step.
     pub open: AtomicUsize,
     pub workers: usize,
-    pub homes: Homes,
+    pub home_cores: HomeCores,
     /// How long a waiting worker spins before it sleeps.
     pub awake: Duration,
     pub watchdog: Duration,
-    pub pulse: Pulse,
+    pub progress: RankProgress,
     pub recorder: Recorder,
     pub control: Control,
     pub has_failed: AtomicBool,
@@ -184,10 +184,10 @@ impl Shared {
     /// Runs this worker's ranks, and steals work while they are blocked, until the step ends or the
     /// run has failed.
     fn play(&self, worker: usize) {
-        self.homes.settle(worker);
+        self.home_cores.settle(worker);
         let world = self.world();
         let transport = world.transport();
-        let mut still = Still { progress: 0, since: Instant::now() };
+        let mut last = LastProgress { done: 0, since: Instant::now() };
         let idle = Idle::new(&self.idle, transport.notify());
         let track = self.recorder.track(worker);
         let has_ranks = worker < self.ranks.len();
@@ -207,7 +207,7 @@ impl Shared {
                 let program = &self.programs[local];
                 let rank = program.rank();
                 let outcome = catch_unwind(AssertUnwindSafe(|| {
-                    player.advance(program, transport, &idle, track, &self.pulse)
+                    player.advance(program, transport, &idle, track, &self.progress)
                 }));
                 match outcome {
                     Ok(Outcome::Done) => {
@@ -243,19 +243,19 @@ impl Shared {
                 transport.notify().wait_for_change(seen, self.awake, Duration::MAX);
                 continue;
             };
-            let progress = self.pulse.progress.load(Ordering::Relaxed);
-            if progress != still.progress {
-                still = Still { progress, since: Instant::now() };
+            let done = self.progress.done.load(Ordering::Relaxed);
+            if done != last.done {
+                last = LastProgress { done, since: Instant::now() };
             }
             // A worker that waits in a collective can report more than one that is stuck without a
             // reason, so it reports first. If ranks have made progress while it slept, it counts from
             // the moment at which it wakes.
             let patience = if waiting.1.is_some() { self.watchdog } else { 3 * self.watchdog };
-            let left = patience.saturating_sub(still.since.elapsed());
+            let left = patience.saturating_sub(last.since.elapsed());
             // A single worker without progress is stuck, unless another process can help.
             let alone = self.workers == 1 && world.is_whole() && transport.notify().epoch() == seen;
             if left.is_zero() || alone {
-                return self.fail(waiting.0, self.stuck(waiting, still.since.elapsed()));
+                return self.fail(waiting.0, self.stuck(waiting, last.since.elapsed()));
             }
             transport.notify().wait_for_change(seen, self.awake, left.min(self.watchdog / WAKES_PER_TIMEOUT));
         }
@@ -273,7 +273,7 @@ impl Shared {
 
     /// Ends the current step on all ranks with E427, soon. The runner is unusable afterwards.
     pub fn interrupt(&self) {
-        self.pulse.is_stopped.store(true, Ordering::Relaxed);
+        self.progress.is_stopped.store(true, Ordering::Relaxed);
         let rank = self.world().local_ranks().first().copied().unwrap_or(0);
         self.fail(rank, interrupted());
     }
@@ -338,12 +338,12 @@ impl Shared {
                 _ => groups.push((vec![rank.to_string()], place)),
             }
         }
-        let more = groups.len().saturating_sub(MOST_PLACES);
+        let more = groups.len().saturating_sub(MAX_PLACES);
         let line = |(ranks, place): &(Vec<String>, String)| match ranks.as_slice() {
             [rank] => format!("rank {rank} {} at {place}", is[0]),
             ranks => format!("ranks {} {} at {place}", ranks.join(", "), is[1]),
         };
-        let mut lines: Vec<String> = groups.iter().take(MOST_PLACES).map(line).collect();
+        let mut lines: Vec<String> = groups.iter().take(MAX_PLACES).map(line).collect();
         if more > 0 {
             lines.push(format!("and {more} more groups of ranks"));
         }
@@ -384,8 +384,8 @@ impl Shared {
     }
 }
 
-/// Since when no rank has made progress.
-struct Still {
-    progress: u64,
+/// The instructions that had been done when ranks last made progress, and when that was.
+struct LastProgress {
+    done: u64,
     since: Instant,
 }

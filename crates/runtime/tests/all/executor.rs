@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use crate::common::*;
 use partita_ir::Literal;
 use partita_program::{Action, ProgramSet};
-use partita_runtime::{Fault, MOST_WORKERS, MemoryLimit, Runner, RunnerOptions};
+use partita_runtime::{Fault, MAX_WORKERS, MemoryLimit, Runner, RunnerOptions};
 
 fn options(workers: usize) -> RunnerOptions {
-    RunnerOptions { workers: Some(workers), watchdog: Duration::from_millis(300), ..RunnerOptions::default() }
+    RunnerOptions { workers: Some(workers), watchdog: Duration::from_secs(1), ..RunnerOptions::default() }
 }
 
 fn deterministic() -> RunnerOptions {
@@ -275,7 +275,7 @@ fn more_memory_than_there_is_is_refused() {
 #[test]
 fn more_workers_than_a_process_can_have_are_refused() {
     let set = program(&step_graphs(2));
-    for workers in [0, MOST_WORKERS + 1, usize::MAX] {
+    for workers in [0, MAX_WORKERS + 1, usize::MAX] {
         let error = in_process(set.clone(), options(workers)).map(|_| ()).unwrap_err();
         assert_eq!(error.code, "E032");
         assert!(error.to_string().contains("1 to 1024 threads"), "{error}");
