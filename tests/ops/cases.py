@@ -144,9 +144,11 @@ def composed():
 
 
 def all_cases():
+    import cases_of_complex
     import cases_of_rows
     import cases_of_tensors
 
-    for part in (elementwise, limits, activations, composed, *cases_of_rows.PARTS, *cases_of_tensors.PARTS):
+    others = (*cases_of_rows.PARTS, *cases_of_tensors.PARTS, *cases_of_complex.PARTS)
+    for part in (elementwise, limits, activations, composed, *others):
         part()
     return CASES

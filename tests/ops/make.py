@@ -20,13 +20,16 @@ sys.path.insert(0, str(HERE))
 NAMES = {
     torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64",
     torch.int64: "i64", torch.int32: "i32", torch.uint8: "u8", torch.bool: "bool",
+    torch.complex64: "c64", torch.complex128: "c128",
 }
 
 WITHOUT_DERIVATIVE = ("floor_divide", "copy")
 
 
 def text(tensor):
-    """The elements: the shortest decimals that are these numbers."""
+    """The elements: the shortest decimals that are these numbers; of complex ones the parts."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.detach().resolve_conj())
     flat = tensor.detach().reshape(-1).clone()
     if not flat.is_floating_point():
         return " ".join(str(int(value)) for value in flat)
@@ -56,7 +59,9 @@ def shortest_bf16(value):
 
 
 def weights(tensor):
-    """The cotangent of a result: four small numbers in turn, exact in every type."""
+    """The cotangent of a result: four small numbers in turn, exact in every type; of complex numbers those of the parts."""
+    if tensor.is_complex():
+        return torch.view_as_complex(weights(torch.view_as_real(tensor.detach().resolve_conj())))
     count = torch.arange(tensor.numel(), dtype=torch.float64)
     return ((count * 3 % 4 + 1) / 2).reshape(tensor.shape).to(tensor.dtype)
 
@@ -86,6 +91,8 @@ class Program:
             return {"as_device": {"type": "cpu", "index": None}}
         if isinstance(value, bool):
             return {"as_bool": value}
+        if isinstance(value, complex):
+            return {"as_complex": {"real": number(value.real), "imag": number(value.imag)}}
         if isinstance(value, int):
             return {"as_float": float(value)} if kind.startswith(("float", "Optional[float]")) else {"as_int": value}
         if isinstance(value, float):
@@ -131,7 +138,7 @@ def record(case):
     inputs = [[NAMES[x.dtype], list(x.shape), text(x)] for x in program.tensors]
     trained = []
     for at, tensor in enumerate(program.tensors):
-        if tensor.is_floating_point() and not any(tensor is other for other in case.fixed):
+        if (tensor.is_floating_point() or tensor.is_complex()) and not any(tensor is other for other in case.fixed):
             tensor.requires_grad_(True)
             trained.append(at)
     # Of some ops PyTorch has no derivative: the values only.

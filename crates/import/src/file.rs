@@ -45,14 +45,15 @@ impl ModelFile {
         }
     }
 
-    /// Whether the number of rows of a batch can be chosen: whether the first dimension of the first input is symbolic.
+    /// The fewest and the most rows of a batch, if their number can be chosen: if the first dimension of the first input is
+    /// symbolic.
     ///
     /// # Errors
     /// Those of [`Pt2::symbols`].
-    pub fn has_free_batch(&self) -> Result<bool> {
+    pub fn batch_bounds(&self) -> Result<Option<[usize; 2]>> {
         match self {
-            ModelFile::Pt2(file) => file.has_free_batch(),
-            ModelFile::StableHlo(_) => Ok(false),
+            ModelFile::Pt2(file) => file.batch_bounds(),
+            ModelFile::StableHlo(_) => Ok(None),
         }
     }
 }

@@ -45,7 +45,8 @@ pub struct State {
     pub is_frozen_parameter: bool,
 }
 
-/// An imported model. `model.forward` is a forward graph as those of the zoo: inputs, states, then
+/// An imported model. Complex tensors are real ones with a last dimension of 2 in it, see [`partita_ir::complex_as_pairs`];
+/// only `state_dict` has those of the file. `model.forward` is a forward graph as those of the zoo: inputs, states, then
 /// parameters; an output `loss`, if the file has one. [`partita_nn::gradient_graph`] and
 /// [`partita_nn::append_update`] complete it to a training step.
 #[derive(Clone, Debug)]
@@ -81,9 +82,14 @@ impl ImportedModel {
     pub fn trained(&self, values: &IndexMap<String, Literal>) -> Result<IndexMap<String, Literal>> {
         let tied = |name: &String| self.model.ties.iter().find(|(alias, _)| alias == name).map(|(_, of)| of);
         let value = |(name, tensor): (&String, &Tensor)| {
-            let new = values.get(tied(name).unwrap_or(name));
-            let value = new.map_or_else(|| tensor.literal(), |new| Ok(new.clone()));
-            value.map(|value| (name.clone(), value))
+            let value = match values.get(tied(name).unwrap_or(name)) {
+                None => tensor.literal()?,
+                Some(new) if tensor.ty.as_pairs().as_ref() == Some(&new.ty) => {
+                    Literal::from_bytes(&tensor.ty, &new.bytes()).expect("the same bytes")
+                }
+                Some(new) => new.clone(),
+            };
+            Ok((name.clone(), value))
         };
         self.state_dict.iter().map(value).collect()
     }

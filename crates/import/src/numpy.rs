@@ -11,14 +11,14 @@ use crate::limits::exceeded;
 use crate::source::check_text;
 use crate::{Limits, Source, Tensor};
 use indexmap::IndexMap;
-use partita_base::{DType, Diagnostic, Result};
+use partita_base::{DType, Diagnostic, InertType, Result};
 use partita_ir::TensorType;
 use std::ops::Range;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
 /// The most bytes that one byte of a deflated stream can stand for (RFC 1951: 258 bytes in 2 bits).
-const MOST_EXPANSION: usize = 1032;
+const MAX_EXPANSION: usize = 1032;
 
 fn malformed(what: &str, found: impl Into<String>) -> Box<Diagnostic> {
     Diagnostic::new("E361", format!("{what} cannot be read"))
@@ -56,7 +56,7 @@ pub fn npz(source: Source, limits: &Limits) -> Result<IndexMap<String, Tensor>> 
             }
             Entry { place, size: Some(size), .. } => {
                 expanded += size;
-                let most = limits.inflated_bytes.min(place.len().saturating_mul(MOST_EXPANSION));
+                let most = limits.inflated_bytes.min(place.len().saturating_mul(MAX_EXPANSION));
                 if expanded > limits.inflated_bytes || *size > most {
                     let limit = format!("at most {most} bytes");
                     return Err(exceeded(&format!("`{name}`, expanded,"), limit, format!("{size} bytes")));
@@ -153,6 +153,8 @@ fn dtype(name: &str, descr: &str) -> Result<DType> {
         "f2" => DType::F16,
         "f4" => DType::F32,
         "f8" => DType::F64,
+        "c8" => DType::Inert(InertType::Complex64),
+        "c16" => DType::Inert(InertType::Complex128),
         _ => {
             return Err(Diagnostic::new("E354", format!("`{name}` has an unsupported element type"))
                 .expected("floats of 16, 32 or 64 bits, integers, or booleans")
@@ -273,7 +275,7 @@ mod tests {
         let rest = "'fortran_order': False, 'shape': (2,)";
         assert_eq!(code("'>f4'", rest, 2), "E352");
         assert_eq!(code("'|O'", rest, 2), "E352");
-        assert_eq!(code("'<c8'", rest, 4), "E354");
+        assert_eq!(code("'<c32'", rest, 8), "E354");
         assert_eq!(code("[('x', '<f4')]", rest, 2), "E354");
         assert_eq!(code("'<f4'", rest, 1), "E354");
         assert_eq!(code("'<f4'", "'fortran_order': False, 'shape': (99999999999, 99999999999)", 1), "E358");

@@ -70,6 +70,14 @@ impl Source {
         Ok(Arc::new(file).into())
     }
 
+    /// What identifies the file on this computer, as it was when it was opened; `None` for bytes in memory.
+    pub(crate) fn file(&self) -> Option<String> {
+        match &self.0 {
+            Kind::Memory(_) => None,
+            Kind::File(file) => Some(file.identity()),
+        }
+    }
+
     /// The number of bytes; of a file, when it was opened.
     pub fn len(&self) -> usize {
         match &self.0 {

@@ -19,7 +19,7 @@ use crate::{Limits, Source, fold_padding, mlir, recognise_attention};
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::port::{LOSS, name_of_user};
-use partita_ir::{Graph, Op, Role, TensorType, ValueId};
+use partita_ir::{Graph, Op, Role, TensorType, ValueId, complex_as_pairs};
 use partita_nn::init::stream_of;
 use partita_nn::{Init, Model, ParamSpec};
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,9 +48,10 @@ impl StableHlo {
         StableHlo::read(text, &path.display().to_string(), limits)
     }
 
-    /// Reads the entry function of a text. Errors as [`StableHlo::open`].
+    /// Reads the entry function of a text. Errors as [`StableHlo::open`], and E170 for an op on complex numbers that has no
+    /// counterpart on real ones.
     pub fn read(text: &str, file: &str, limits: &Limits) -> Result<StableHlo> {
-        let graph = mlir::read_function(text, file, None, limits)?;
+        let graph = complex_as_pairs(mlir::read_function(text, file, None, limits)?)?;
         let mut graph = fold_padding(&recognise_attention(&graph)?)?;
         let names: Vec<String> = graph.inputs.iter().map(|&input| dotted(&graph.value(input).name)).collect();
         let distinct: BTreeSet<&String> = names.iter().collect();
@@ -70,7 +71,10 @@ impl StableHlo {
     pub fn import(&self, options: &ImportOptions) -> Result<ImportedModel> {
         let mut graph = self.graph.clone();
         for argument in &options.state {
-            let pairs = pairs_by_path(&graph, argument)?;
+            let pairs = match argument.split_once('=') {
+                Some((input, output)) => vec![pair(&graph, argument, [input.trim(), output.trim()])?],
+                None => pairs_by_path(&graph, &dotted(argument))?,
+            };
             graph.aliases.retain(|pair| pairs.iter().all(|new| new.0 != pair.0 && new.1 != pair.1));
             graph.aliases.extend(pairs);
         }
@@ -243,6 +247,31 @@ fn pairs_by_path(graph: &Graph, argument: &str) -> Result<Vec<(usize, usize)>> {
     if pairs.is_empty() { Err(wrong("no input is a leaf of it".to_string())) } else { Ok(pairs) }
 }
 
+/// The argument and the result of a pair `argument=result`. E360 if the program has no such pair of one type.
+fn pair(graph: &Graph, text: &str, [input, output]: [&str; 2]) -> Result<(usize, usize)> {
+    let inputs: Vec<&str> = graph.inputs.iter().map(|&input| graph.value(input).name.as_str()).collect();
+    let outputs: Vec<&str> = graph.output_names.iter().map(String::as_str).collect();
+    let find = |what: &str, name: &str, names: &[&str]| {
+        names.iter().position(|own| *own == name || dotted(own) == dotted(name)).ok_or_else(|| {
+            let mut error = Diagnostic::new("E360", format!("the program has no {what} `{name}`"))
+                .at(format!("model.state, `{text}`"))
+                .expected("an argument and the result that replaces it: `argument=result`")
+                .found(names.join(", "));
+            error.help = did_you_mean(name, names.iter().copied());
+            error
+        })
+    };
+    let (place, result) = (find("argument", input, &inputs)?, find("result", output, &outputs)?);
+    let types = [graph.ty(graph.inputs[place]), graph.ty(graph.outputs[result])];
+    match types[0] == types[1] {
+        true => Ok((place, result)),
+        false => Err(Diagnostic::new("E360", format!("`{output}` cannot replace `{input}`"))
+            .at(format!("model.state, `{text}`"))
+            .expected(types[0].to_string())
+            .found(types[1].to_string())),
+    }
+}
+
 /// For each value, whether another one depends on it.
 fn read_by(graph: &Graph, value: ValueId) -> Vec<bool> {
     let mut read = vec![false; graph.values.len()];
@@ -305,6 +334,8 @@ fn states_of_parameters(graph: &Graph) -> Vec<(ValueId, ValueId)> {
 /// The inputs of these names become parameters; `params*` names all that begin so. Those that the text marks are ones too.
 fn mark_parameters(graph: &mut Graph, names: &[String]) -> Result<()> {
     for name in names {
+        // Inputs have dotted names; a user may write what JAX prints.
+        let name = &dotted(name);
         let fits = |own: &str| match name.strip_suffix('*') {
             Some(beginning) => own.starts_with(beginning),
             None => own == name,
@@ -326,13 +357,17 @@ fn mark_parameters(graph: &mut Graph, names: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The position of the loss: the output of this name, the one called `loss`, or the only float scalar that replaces nothing.
+/// The position of the loss: the output of this name, the one called `loss` (`result['loss']` of JAX), or the
+/// only float scalar that replaces nothing.
 fn choose_loss(graph: &Graph, name: Option<&str>) -> Result<Option<usize>> {
     let is_scalar = |&place: &usize| is_scalar(graph, place);
     let new =
         (0..graph.outputs.len()).filter(|place| graph.aliases.iter().all(|&(_, output)| output != *place));
     let new: Vec<usize> = new.collect();
-    let named = |name: &str| new.iter().copied().find(|&place| graph.output_names[place] == name);
+    // JAX calls a result `result['loss']`, or `result[0]['loss']` in a tuple.
+    let is_named = |own: &str, name: &str| own == name || dotted(own) == dotted(name);
+    let named = |name: &str| new.iter().copied().find(|&place| is_named(&graph.output_names[place], name));
+    let is_called_loss = |place: &usize| dotted(&graph.output_names[*place]).rsplit('.').next() == Some(LOSS);
     let names = || new.iter().map(|&place| graph.output_names[place].as_str());
     if let Some(name) = name {
         return match named(name) {
@@ -350,10 +385,11 @@ fn choose_loss(graph: &Graph, name: Option<&str>) -> Result<Option<usize>> {
         };
     }
     let scalars: Vec<usize> = new.iter().copied().filter(is_scalar).collect();
-    match (named(LOSS).filter(is_scalar), &scalars[..]) {
-        (Some(place), _) | (None, &[place]) => Ok(Some(place)),
-        (None, []) => Ok(None),
-        (None, several) => {
+    let called_loss: Vec<usize> = scalars.iter().copied().filter(is_called_loss).collect();
+    match (&called_loss[..], &scalars[..]) {
+        (&[place], _) | ([], &[place]) => Ok(Some(place)),
+        (_, []) => Ok(None),
+        (_, several) => {
             Err(Diagnostic::new("E360", "the program has several outputs that could be the loss")
                 .expected("the name of one of them as the option `loss`")
                 .found(

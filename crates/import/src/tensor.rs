@@ -137,6 +137,13 @@ impl Tensor {
         turned
     }
 
+    /// The same bytes as real numbers with a last dimension of 2, if the elements are complex; else itself.
+    pub fn as_pairs(&self) -> Tensor {
+        let Some(ty) = self.ty.as_pairs() else { return self.clone() };
+        let strides = self.strides.iter().map(|stride| 2 * stride).chain([1]).collect();
+        Tensor { ty, strides, place: self.place.clone(), source: self.source.clone() }
+    }
+
     /// `count` indices of the first dimension from `start`, not copied.
     ///
     /// # Panics
@@ -261,6 +268,11 @@ impl Tensor {
 impl Values for Tensor {
     fn window(&self, offset: &[usize], extent: &[usize]) -> Result<Literal> {
         Tensor::window(self, offset, extent)
+    }
+
+    fn place(&self) -> Option<String> {
+        let Tensor { ty, strides, place, source } = self;
+        Some(format!("{} {place:?} {strides:?} {ty}", source.file()?))
     }
 }
 

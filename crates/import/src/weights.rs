@@ -4,9 +4,10 @@
 //! tensors are read where they are used. Names are kept as they are in the file.
 
 use crate::source::{check_text, located};
+use crate::stablehlo::dotted;
 use crate::{Limits, Source, Tensor, numpy};
 use indexmap::IndexMap;
-use partita_base::{DType, Diagnostic, Result};
+use partita_base::{DType, Diagnostic, InertType, Result};
 use partita_ir::{Literal, TensorType};
 use safetensors::tensor::{Dtype, Metadata, TensorView};
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,6 +56,7 @@ fn dtype(name: &str, dtype: Dtype) -> Result<DType> {
         Dtype::F64 => DType::F64,
         Dtype::I64 => DType::I64,
         Dtype::U64 => DType::U64,
+        Dtype::C64 => DType::Inert(InertType::Complex64),
         other => {
             return Err(Diagnostic::new("E354", format!("`{name}` has an unsupported element type"))
                 .expected("floats of 16, 32 or 64 bits, integers, or booleans")
@@ -79,6 +81,7 @@ fn stored_dtype(dtype: DType) -> Option<Dtype> {
         DType::F64 => Dtype::F64,
         DType::I64 => Dtype::I64,
         DType::U64 => Dtype::U64,
+        DType::Inert(InertType::Complex64) => Dtype::C64,
         DType::Inert(_) => return None,
     })
 }
@@ -190,9 +193,11 @@ impl Weights {
         Ok(Weights { tensors })
     }
 
-    /// The tensor with this name.
+    /// The tensor with this name, or the one whose path of JAX says the same: `p['w']` for `p.w`.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
-        self.tensors.get(name)
+        let says_the_same = |own: &String| own.contains('[') && dotted(own) == name;
+        let by_path = || self.tensors.iter().find(|(own, _)| says_the_same(own)).map(|(_, tensor)| tensor);
+        self.tensors.get(name).or_else(by_path)
     }
 
     /// Every name and tensor, sorted by name.

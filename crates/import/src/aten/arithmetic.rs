@@ -9,7 +9,7 @@ use partita_ir::ValueId;
 use partita_ir::ops::{BinaryKind, Direction, UnaryKind};
 
 pub const ROWS: Rows = &[
-    ("aten.abs.default", |c| unary(c, UnaryKind::Abs)),
+    ("aten.abs.default", magnitude),
     ("aten.neg.default", |c| unary(c, UnaryKind::Negate)),
     ("aten.exp.default", |c| unary(c, UnaryKind::Exponential)),
     ("aten.expm1.default", |c| unary(c, UnaryKind::ExponentialMinusOne)),
@@ -87,6 +87,12 @@ fn unary(call: &mut Call, kind: UnaryKind) -> Outs {
     let dtype = call.result_dtype(0)?;
     let x = operand(call, "self", dtype)?;
     one(call.b().unary(kind, x)?)
+}
+
+/// The magnitude of `self`, which is real for a complex number too.
+fn magnitude(call: &mut Call) -> Outs {
+    let x = call.tensor("self")?;
+    one(call.b().unary(UnaryKind::Abs, x)?)
 }
 
 /// The sign; 0 of NaN.
@@ -243,7 +249,7 @@ fn power(call: &mut Call) -> Outs {
 /// Small exponents as products and roots, as ATen computes them.
 fn power_of_number(call: &mut Call) -> Outs {
     let dtype = call.result_dtype(0)?;
-    let exponent = call.number("exponent")?.as_f64();
+    let exponent = call.float("exponent", 1.0)?;
     let x = operand(call, "self", dtype)?;
     if exponent == 1.0 {
         return one(x);
@@ -252,13 +258,14 @@ fn power_of_number(call: &mut Call) -> Outs {
         let square = call.b().multiply(x, x)?;
         return one(if exponent == 3.0 { call.b().multiply(square, x)? } else { square });
     }
-    if dtype.is_float() && exponent == 0.5 {
+    let has_roots = dtype.is_float() || dtype.is_complex();
+    if has_roots && exponent == 0.5 {
         return one(call.b().unary(UnaryKind::Sqrt, x)?);
     }
     if dtype.is_float() && exponent == -0.5 {
         return one(call.b().unary(UnaryKind::Rsqrt, x)?);
     }
-    if dtype.is_float() && exponent == -1.0 {
+    if has_roots && exponent == -1.0 {
         let numerator = call.b().full_like(x, 1.0)?;
         return one(call.b().divide(numerator, x)?);
     }

@@ -10,11 +10,13 @@ mod arithmetic;
 mod attention;
 mod collective;
 mod compare;
+mod complex;
 mod composed;
 mod contract;
 mod convolution;
 mod create;
 mod embedding;
+mod fourier;
 mod grouped;
 mod index;
 mod loss;
@@ -28,7 +30,7 @@ mod sort;
 mod windows;
 
 use crate::pt2::call::{Call, Out, Outs, Scalar};
-use partita_base::{DType, Result};
+use partita_base::{DType, InertType, Result};
 use partita_ir::{Literal, TensorType, ValueId};
 
 /// Builds one op.
@@ -43,11 +45,13 @@ const FAMILIES: &[Rows] = &[
     attention::ROWS,
     collective::ROWS,
     compare::ROWS,
+    complex::ROWS,
     composed::ROWS,
     contract::ROWS,
     convolution::ROWS,
     create::ROWS,
     embedding::ROWS,
+    fourier::ROWS,
     grouped::ROWS,
     index::ROWS,
     loss::ROWS,
@@ -114,7 +118,10 @@ fn one(value: ValueId) -> Outs {
 fn constant(call: &mut Call, dtype: DType, value: Scalar) -> ValueId {
     let ty = TensorType::scalar(dtype);
     let literal = match value {
-        Scalar::Int(value) if !dtype.is_float() => Literal::splat_int(&ty, value.into()),
+        Scalar::Complex(value) if dtype.is_complex() => Literal::from_complex(&ty, [value].into_iter()),
+        Scalar::Int(value) if !dtype.is_float() && !dtype.is_complex() => {
+            Literal::splat_int(&ty, value.into())
+        }
         value => Literal::splat(&ty, value.as_f64()),
     };
     call.b().constant(literal)
@@ -141,8 +148,13 @@ fn broadcast_pair(call: &mut Call, a: ValueId, b: ValueId) -> Result<[ValueId; 2
     Ok([call.spread(a, &shape)?, call.spread(b, &shape)?])
 }
 
-/// Another element type; a boolean is whether a number is not 0.
+/// Another element type; a boolean is whether a number is not 0. E356 for a real type of complex numbers: an op that takes
+/// them does not lose their imaginary parts.
 fn convert(call: &mut Call, value: ValueId, dtype: DType) -> Result<ValueId> {
+    let from = call.ty(value);
+    if from.dtype.is_complex() && !dtype.is_complex() {
+        return Err(call.unsupported("real numbers", from.to_string()));
+    }
     call.b().convert(value, dtype)
 }
 
@@ -166,11 +178,16 @@ fn promoted(call: &Call, names: [&str; 2]) -> Result<DType> {
                 Scalar::Bool(_) => DType::Bool,
                 Scalar::Int(_) => DType::I64,
                 Scalar::Float(_) => DType::F32,
+                Scalar::Complex(_) => DType::Inert(InertType::Complex64),
             };
             (dtype, 2)
         });
     }
-    let category = |dtype: DType| if dtype == DType::Bool { 0 } else { 1 + u8::from(dtype.is_float()) };
+    let category = |dtype: DType| match dtype {
+        DType::Bool => 0,
+        dtype if dtype.is_complex() => 3,
+        dtype => 1 + u8::from(dtype.is_float()),
+    };
     let [(a, rank_a), (b, rank_b)] = kinds[..] else { unreachable!("two operands") };
     Ok(match (category(a).cmp(&category(b)), rank_a.cmp(&rank_b)) {
         (std::cmp::Ordering::Greater, _) => a,
@@ -275,7 +292,7 @@ mod tests {
         assert!(!find("torch.ops.aten.add.Tensor").unwrap().in_place);
         assert!(find("torch.ops.aten.add_.Tensor").unwrap().in_place);
         assert!(find("torch.ops.aten.__iand__.Tensor").unwrap().in_place);
-        assert!(find("torch.ops.aten.fft_fft.default").is_none());
+        assert!(find("torch.ops.aten.fft_hfft.default").is_none());
         assert!(find("torch.ops.mine.op.default").is_none());
     }
 }

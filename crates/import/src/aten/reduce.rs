@@ -188,7 +188,11 @@ fn logsumexp(call: &mut Call) -> Outs {
 /// The 1-, 2- or infinity-norm.
 fn norm(call: &mut Call) -> Outs {
     let dtype = call.result_dtype(0)?;
-    let x = operand(call, "self", wide(dtype))?;
+    let mut x = call.tensor("self")?;
+    if call.ty(x).dtype.is_complex() {
+        x = call.b().unary(UnaryKind::Abs, x)?;
+    }
+    let x = convert(call, x, wide(dtype))?;
     let own = call.shape(x);
     let dims = dims(call, own.len())?;
     let order = if call.has("ord") { call.float("ord", 2.0)? } else { call.float("p", 2.0)? };

@@ -8,7 +8,7 @@
 //! `stop_gradient` wherever gradients are enabled.
 
 use partita_base::{DType, Diagnostic, Result};
-use partita_ir::ops::{Pad, Slice};
+use partita_ir::ops::{Pad, Slice, Special, SpecialKind};
 use partita_ir::{GraphBuilder, TensorType, ValueId};
 
 /// Names a tensor: a view of a storage.
@@ -40,6 +40,17 @@ pub enum View {
         /// For each dimension of the viewed tensor, the one it becomes.
         dims: Vec<usize>,
     },
+    /// Complex numbers as real ones with a last dimension of 2.
+    Pairs,
+    /// Real numbers with a last dimension of 2 as complex ones.
+    Complex,
+    /// The real or the imaginary parts.
+    Part {
+        /// Whether they are the imaginary ones.
+        is_imaginary: bool,
+    },
+    /// The complex conjugates.
+    Conjugate,
     /// Windows of a dimension, which becomes their number; their elements are a new last dimension.
     Windows {
         /// The dimension.
@@ -166,7 +177,7 @@ impl Tensors {
     pub fn read(&mut self, b: &mut GraphBuilder, tensor: TensorRef, grad: bool) -> Result<ValueId> {
         let value = self.current(b, tensor)?;
         let entry = &mut self.entries[tensor.0];
-        if grad && entry.detached && !entry.stopped && b.ty(value).dtype.is_float() {
+        if grad && entry.detached && !entry.stopped && has_gradient(b.ty(value).dtype) {
             entry.value = b.stop_gradient(value)?;
             entry.stopped = true;
         }
@@ -196,7 +207,7 @@ impl Tensors {
         }
         let (index, views) = (entry.storage, entry.views.clone());
         let mut base = storage.value;
-        if storage.detached && grad && b.ty(base).dtype.is_float() {
+        if storage.detached && grad && has_gradient(b.ty(base).dtype) {
             base = b.stop_gradient(base)?;
         }
         let whole = put_back(b, base, &views, new)?;
@@ -212,6 +223,16 @@ impl Tensors {
         self.storages[index].detached |= !grad && tracked;
         Ok(())
     }
+}
+
+/// Whether a gradient may flow through a tensor of this type.
+pub(super) fn has_gradient(dtype: DType) -> bool {
+    dtype.is_float() || dtype.is_complex()
+}
+
+/// A function of complex numbers.
+fn special(b: &mut GraphBuilder, kind: SpecialKind, operands: &[ValueId]) -> Result<ValueId> {
+    b.push1(Special { kind }, operands)
 }
 
 impl View {
@@ -233,6 +254,26 @@ impl View {
             }
             View::Broadcast { shape, .. } if b.shape(x) == *shape => Ok(x),
             View::Broadcast { shape, dims } => b.broadcast_in_dim(x, shape, dims),
+            View::Pairs => {
+                let shape = b.shape(x);
+                let column = [&shape[..], &[1]].concat();
+                let [re, im] = [SpecialKind::Real, SpecialKind::Imag].map(|kind| special(b, kind, &[x]));
+                let columns = [b.reshape(re?, &column)?, b.reshape(im?, &column)?];
+                b.concatenate(&columns, shape.len())
+            }
+            View::Complex => {
+                let mut shape = b.shape(x);
+                shape.pop();
+                let mut parts = [x; 2];
+                for (number, part) in parts.iter_mut().enumerate() {
+                    let column = b.slice_dim(x, shape.len(), number, number + 1)?;
+                    *part = b.reshape(column, &shape)?;
+                }
+                special(b, SpecialKind::Complex, &parts)
+            }
+            View::Part { is_imaginary: false } => special(b, SpecialKind::Real, &[x]),
+            View::Part { is_imaginary: true } => special(b, SpecialKind::Imag, &[x]),
+            View::Conjugate => special(b, SpecialKind::Conj, &[x]),
             View::Windows { dim, size, step, dilation } => {
                 let shape = b.shape(x);
                 let count = (shape[*dim] - (size - 1) * dilation - 1) / step + 1;
@@ -285,6 +326,14 @@ pub fn put_back(b: &mut GraphBuilder, base: ValueId, views: &[View], new: ValueI
         }
         View::Broadcast { shape, .. } if b.shape(base) == *shape => Ok(part),
         &View::Slice { dim, start, step, .. } => strided_back(b, base, part, dim, start, step),
+        View::Pairs => View::Complex.apply(b, part),
+        View::Complex => View::Pairs.apply(b, part),
+        View::Conjugate => View::Conjugate.apply(b, part),
+        &View::Part { is_imaginary } => {
+            let other = View::Part { is_imaginary: !is_imaginary }.apply(b, base)?;
+            let parts = if is_imaginary { [other, part] } else { [part, other] };
+            special(b, SpecialKind::Complex, &parts)
+        }
         View::Broadcast { .. } | View::Windows { .. } => {
             Err(Diagnostic::new("E356", "a view that cannot be changed in place")
                 .expected("a view whose elements are apart")

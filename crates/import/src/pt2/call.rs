@@ -18,15 +18,18 @@ pub enum Scalar {
     Float(f64),
     /// A Python bool.
     Bool(bool),
+    /// A Python complex: its real and its imaginary part.
+    Complex([f64; 2]),
 }
 
 impl Scalar {
-    /// As a float.
+    /// As a float; of a complex number the real part.
     pub fn as_f64(self) -> f64 {
         match self {
             Scalar::Int(value) => value as f64,
             Scalar::Float(value) => value,
             Scalar::Bool(value) => f64::from(u8::from(value)),
+            Scalar::Complex([re, _]) => re,
         }
     }
 }
@@ -272,6 +275,7 @@ impl Call<'_, '_> {
             Argument::Int(int) => Scalar::Int(self.resolve(int)?),
             Argument::Float(value) => Scalar::Float(*value),
             Argument::Bool(value) => Scalar::Bool(*value),
+            Argument::Complex(value) => Scalar::Complex(*value),
             Argument::Computed(computed) => match self.binding(computed)? {
                 Binding::Scalar(value) => *value,
                 Binding::Tensor(_) | Binding::Absent => return Err(self.wrong(name, "a number")),
@@ -300,7 +304,10 @@ impl Call<'_, '_> {
 
     /// A float argument with its default.
     pub fn float(&self, name: &str, default: f64) -> Result<f64> {
-        Ok(self.scalar(name)?.map_or(default, Scalar::as_f64))
+        match self.scalar(name)? {
+            Some(Scalar::Complex(_)) => Err(self.wrong(name, "a real number")),
+            given => Ok(given.map_or(default, Scalar::as_f64)),
+        }
     }
 
     /// An integer argument, `None` if it is missing.
@@ -309,7 +316,7 @@ impl Call<'_, '_> {
             None => Ok(None),
             Some(Scalar::Int(value)) => Ok(Some(value)),
             Some(Scalar::Bool(value)) => Ok(Some(value.into())),
-            Some(Scalar::Float(_)) => Err(self.wrong(name, "an integer")),
+            Some(Scalar::Float(_) | Scalar::Complex(_)) => Err(self.wrong(name, "an integer")),
         }
     }
 

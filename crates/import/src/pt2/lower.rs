@@ -5,7 +5,7 @@
 //! After each op the types of its results are compared with those that the file states, so a wrong
 //! reading of an op is found at once and by name.
 
-use super::alias::{TensorRef, Tensors};
+use super::alias::{TensorRef, Tensors, has_gradient};
 use super::call::{Call, Out, Scalar};
 use super::schema::{Argument, Graph, InputSpec, Int, Node, TensorMeta};
 use super::{Pt2, payload, places, ranks, symbols};
@@ -251,7 +251,7 @@ impl<'p> Lowering<'p> {
                     }
                     let name = &unique;
                     let value = self.cx.input(name, ty.dtype, &ty.shape);
-                    let tensor = self.tensors.fresh(value, ty.dtype.is_float(), false);
+                    let tensor = self.tensors.fresh(value, has_gradient(ty.dtype), false);
                     scope.0.insert(argument.clone(), Binding::Tensor(tensor));
                     inputs.insert(unique, ty);
                     continue;
@@ -457,11 +457,11 @@ impl<'p> Lowering<'p> {
                 Out::Scalar(value) => Binding::Scalar(value),
                 Out::Absent => Binding::Absent,
                 Out::Value(value) => {
-                    let is_float = self.cx.builder.ty(value).dtype.is_float();
+                    let may_flow = has_gradient(self.cx.builder.ty(value).dtype);
                     Binding::Tensor(self.tensors.fresh(
                         value,
-                        is_float && tracked && self.grad,
-                        is_float && carries,
+                        may_flow && tracked && self.grad,
+                        may_flow && carries,
                     ))
                 }
                 Out::View { of, views, detach } => {

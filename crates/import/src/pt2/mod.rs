@@ -160,10 +160,17 @@ impl Pt2 {
         symbols::of(&self.program)
     }
 
-    /// Whether the first dimension of the first input is symbolic. Errors as [`Pt2::symbols`].
-    pub fn has_free_batch(&self) -> Result<bool> {
+    /// The fewest and the most rows of a batch, if the first dimension of the first input is symbolic. Errors as
+    /// [`Pt2::symbols`].
+    pub fn batch_bounds(&self) -> Result<Option<[usize; 2]>> {
         let first = symbols::user_inputs(&self.program).next();
-        Ok(self.symbols()?.iter().any(|s| Some(s.first.0.as_str()) == first && s.first.1 == 0))
+        let symbols = self.symbols()?;
+        let batch = symbols.iter().find(|s| Some(s.first.0.as_str()) == first && s.first.1 == 0);
+        let extent = |bound: Option<i64>| bound.map(|bound| usize::try_from(bound).unwrap_or(0).max(1));
+        Ok(batch.map(|Symbol { bounds: (min, max), .. }| {
+            let fewest = extent(*min).unwrap_or(1);
+            [fewest, extent(*max).unwrap_or(usize::MAX).max(fewest)]
+        }))
     }
 
     /// The model.

@@ -8,7 +8,7 @@ use crate::recognise_attention;
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::port::{LOSS, gradient_name, name_of_user};
-use partita_ir::{GraphBuilder, Role, TensorType, ValueId, graph_edit};
+use partita_ir::{GraphBuilder, Role, TensorType, ValueId, complex_as_pairs, graph_edit};
 use partita_nn::init::stream_of;
 use partita_nn::{Init, Model, ParamSpec};
 use std::collections::BTreeSet;
@@ -98,7 +98,7 @@ impl Lowering<'_> {
         // States are inputs that an output of the same name replaces.
         let mut states = Vec::new();
         for (name, (value, _, tensor)) in &stored.frozen {
-            states.push(State { name: name.clone(), initial: (*tensor).clone(), is_frozen_parameter: true });
+            states.push(State { name: name.clone(), initial: tensor.as_pairs(), is_frozen_parameter: true });
             others.push((name.clone(), *value));
         }
         for (name, new) in replaced {
@@ -113,13 +113,16 @@ impl Lowering<'_> {
                 .filter(|(_, v)| v.index() == value.index())
                 .for_each(|(_, v)| *v = input);
             let new = if new.index() == value.index() { input } else { new };
-            let initial = (*tensor).clone();
+            let initial = tensor.as_pairs();
             states.push(State { name: name.clone(), initial, is_frozen_parameter: false });
             others.push((name, new));
         }
         user.extend(others);
         let mut model = self.cx.finish(user)?;
-        model.forward = graph_edit::prune(model.forward);
+        model.forward = complex_as_pairs(graph_edit::prune(model.forward))?;
+        for ty in inputs.values_mut() {
+            *ty = ty.as_pairs().unwrap_or_else(|| ty.clone());
+        }
         model.forward.name = "main".to_string();
         if let Some(ranks) = self.ranks {
             let is_state = |name: &str| states.iter().any(|state| state.name == name);
@@ -129,7 +132,7 @@ impl Lowering<'_> {
         model.forward = recognise_attention(&model.forward)?;
         alias_states(&mut model, &states)?;
         for (name, (_, _, tensor)) in &stored.params {
-            let (ty, init) = (tensor.ty.clone(), usual_init(name, tensor.ty.rank()));
+            let (ty, init) = (tensor.as_pairs().ty, usual_init(name, tensor.ty.rank()));
             model.params.insert(name.clone(), ParamSpec { ty, init, stream: stream_of(name), stored: None });
         }
         let kept = |state: &State| {
@@ -141,7 +144,7 @@ impl Lowering<'_> {
         model.modules = self.modules;
         partita_ir::verify::verify(&model.forward)?;
         let weights =
-            stored.params.into_iter().map(|(name, (_, _, tensor))| (name, tensor.clone())).collect();
+            stored.params.into_iter().map(|(name, (_, _, tensor))| (name, tensor.as_pairs())).collect();
         let loss_name = loss.map(|position| user_name(file, position, specs));
         let (sizes, notes) = (self.extents, self.notes);
         let (state_dict, loss) = (file.weights.clone(), loss_name);

@@ -4,7 +4,7 @@ use super::schema::{PayloadTable, STRIDED, Size, TensorMeta};
 use crate::archive::Archive;
 use crate::{Limits, Source, Tensor};
 use indexmap::IndexMap;
-use partita_base::{DType, Diagnostic, Result};
+use partita_base::{DType, Diagnostic, InertType, Result};
 use partita_ir::TensorType;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,6 +23,8 @@ pub fn dtype(code: u64, what: &str) -> Result<DType> {
         6 => DType::F16,
         7 => DType::F32,
         8 => DType::F64,
+        10 => DType::Inert(InertType::Complex64),
+        11 => DType::Inert(InertType::Complex128),
         12 => DType::Bool,
         13 => DType::BF16,
         28 => DType::U16,
@@ -30,12 +32,14 @@ pub fn dtype(code: u64, what: &str) -> Result<DType> {
         35 => DType::U64,
         _ => {
             let name = match code {
-                9..=11 => "complex numbers".to_string(),
+                9 => "complex numbers of 16 bits".to_string(),
                 29..=33 => "floats of 8 bits".to_string(),
                 _ => format!("type number {code}"),
             };
             return Err(Diagnostic::new("E354", format!("{what} has an unsupported element type"))
-                .expected("floats of 16, 32 or 64 bits, integers, or booleans")
+                .expected(
+                    "floats of 16, 32 or 64 bits, complex numbers of 32 or 64 bits, integers, or booleans",
+                )
                 .found(name)
                 .help("convert the module before the export, for example with `.float()`"));
         }

@@ -234,6 +234,8 @@ pub enum Argument {
     Ints(Vec<Int>),
     Float(f64),
     Floats(Vec<f64>),
+    /// A real and an imaginary part.
+    Complex([f64; 2]),
     Bool(bool),
     Bools(Vec<bool>),
     /// The name of a computed boolean or float.
@@ -282,6 +284,12 @@ enum SymBool {
 enum SymFloat {
     AsName(String),
     AsFloat(Real),
+}
+
+#[derive(serde::Deserialize)]
+struct ComplexValue {
+    real: Real,
+    imag: Real,
 }
 
 #[derive(serde::Deserialize)]
@@ -343,6 +351,10 @@ fn alternative<'de, A: MapAccess<'de>>(key: &str, map: &mut A) -> Result<Argumen
         }
         "as_float" => Argument::Float(map.next_value::<Real>()?.0),
         "as_floats" => Argument::Floats(map.next_value::<Vec<Real>>()?.into_iter().map(|r| r.0).collect()),
+        "as_complex" => {
+            let ComplexValue { real, imag } = map.next_value()?;
+            Argument::Complex([real.0, imag.0])
+        }
         "as_sym_float" => match map.next_value::<SymFloat>()? {
             SymFloat::AsName(name) => Argument::Computed(name),
             SymFloat::AsFloat(value) => Argument::Float(value.0),

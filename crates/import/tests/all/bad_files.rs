@@ -254,17 +254,17 @@ fn not_imported_type() {
 fn unknown_ops_are_refused_all_at_once() {
     let mut program = relu();
     let nodes = [
-        node("torch.ops.aten.fft_fft.default", &[]),
+        node("torch.ops.aten.fft_hfft.default", &[]),
         node("torch.ops.mine.op.default", &[]),
         node("torch.ops.mine.op.default", &[]),
     ];
     program["graph_module"]["graph"]["nodes"] = json!(nodes);
     let words = [
         "2 ops that cannot be imported",
-        "`aten.fft_fft.default` is called once, first in h.0.attn at net.py:12",
+        "`aten.fft_hfft.default` is called once, first in h.0.attn at net.py:12",
         "`mine.op.default` is called 2 times",
         "`table = torch.export.default_decompositions(); program = program.run_decompositions({op: table[op] for op in \
-         (torch.ops.aten.fft_fft.default, torch.ops.mine.op.default,) if op in table})`",
+         (torch.ops.aten.fft_hfft.default, torch.ops.mine.op.default,) if op in table})`",
     ];
     not_imported(&program, "E355", &words);
 }
@@ -414,7 +414,7 @@ fn damaged_safetensors_are_refused() {
         (safetensors(&one("F32", "[2]", 0, 8), 4), "E361"),
         (safetensors(&one("F32", "[3]", 0, 8), 8), "E361"),
         (safetensors(&one("F32", "[4294967296, 4294967296, 4294967296]", 0, 8), 8), "E361"),
-        (safetensors(&one("C64", "[1]", 0, 8), 8), "E354"),
+        (safetensors(&one("F8_E4M3", "[8]", 0, 8), 8), "E354"),
         (safetensors(&one("F32", "[2]", 8, 0), 8), "E361"),
         (safetensors("{", 0), "E361"),
         (u64::MAX.to_le_bytes().to_vec(), "E361"),

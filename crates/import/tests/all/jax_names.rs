@@ -74,3 +74,40 @@ fn a_state_that_is_not_donated_is_replaced_by_results_of_its_paths() {
         .forward;
     assert!(forward.aliases.is_empty());
 }
+
+#[test]
+fn a_pair_says_which_result_replaces_which_argument() {
+    let (inputs, results) = (["a", "b", "x['w']"], ["result[0]['w']", "result[0]['n']", "result[1]"]);
+    let aliases = |state: &[&str]| imported(inputs, results, state).map(|found| found.model.forward.aliases);
+    assert_eq!(aliases(&["a=result[0]['w']", "b = result.0.n"]), Ok(vec![(0, 0), (1, 1)]));
+    assert_eq!(aliases(&["x.w=result.0.w"]), Ok(vec![(2, 0)]));
+    assert_eq!(aliases(&["x['w']=result.0.w"]), Ok(vec![(2, 0)]));
+    for (state, complaint) in [
+        ("a=result.0.n", "`result.0.n` cannot replace `a`"),
+        ("c=result.0.w", "no argument `c`"),
+        ("a=result.0.v", "no result `result.0.v`"),
+    ] {
+        let found = aliases(&[state]).unwrap_err();
+        assert!(found.starts_with("E360") && found.contains(complaint), "{found}");
+    }
+}
+
+#[test]
+fn a_result_that_is_called_loss_is_the_loss() {
+    let text = |first: &str, second: &str| {
+        format!(
+            "func.func @main(%a: tensor<f32>, %b: tensor<f32>) -> (tensor<f32> {{jax.result_info = \"{first}\"}}, \
+             tensor<f32> {{jax.result_info = \"{second}\"}}) {{\nreturn %a, %b : tensor<f32>, tensor<f32>\n}}"
+        )
+    };
+    let loss = |first: &str, second: &str| {
+        let file =
+            StableHlo::read(&text(first, second), "test.mlir", &Limits::default()).expect("it is read");
+        let model = file.import(&ImportOptions::default()).map_err(|error| error.code)?.model;
+        Ok(model.forward.output_names.iter().position(|name| name == "loss"))
+    };
+    assert_eq!(loss("result['aux']", "result['loss']"), Ok(Some(1)));
+    assert_eq!(loss("result[0]['loss']", "result[1]"), Ok(Some(0)));
+    assert_eq!(loss("result[0]", "result[1]"), Err("E360"));
+    assert_eq!(loss("result[0]['loss']", "result[1]['loss']"), Err("E360"));
+}

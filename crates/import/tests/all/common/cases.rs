@@ -129,6 +129,8 @@ fn element(name: &str) -> (DType, u64) {
         "f16" => (DType::F16, 6),
         "bf16" => (DType::BF16, 13),
         "f64" => (DType::F64, 8),
+        "c64" => (DType::F32, 10),
+        "c128" => (DType::F64, 11),
         "i64" => (DType::I64, 5),
         "i32" => (DType::I32, 4),
         "u8" => (DType::U8, 1),
@@ -142,11 +144,14 @@ fn numbers(text: &Value) -> Vec<f64> {
     words.map(|word| word.parse().unwrap_or_else(|_| panic!("`{word}` is not a number"))).collect()
 }
 
-/// A recorded tensor `[element type, extents, elements]`.
+/// A recorded tensor `[element type, extents, elements]`; one of complex numbers as pairs, which the import makes of them.
 fn literal(recorded: &Value) -> Literal {
-    let (dtype, _) = element(recorded[0].as_str().unwrap());
-    let shape: Vec<usize> =
+    let (dtype, code) = element(recorded[0].as_str().unwrap());
+    let mut shape: Vec<usize> =
         recorded[1].as_array().unwrap().iter().map(|e| e.as_u64().unwrap() as usize).collect();
+    if matches!(code, 10 | 11) {
+        shape.push(2);
+    }
     Literal::from_f64(&TensorType::new(dtype, shape), numbers(&recorded[2]).into_iter())
 }
 
