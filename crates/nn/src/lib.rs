@@ -37,8 +37,7 @@ pub use modules::{
 pub use optim::Optimizer;
 pub use schedule::{Decay, LrSchedule};
 pub use step::{
-    Group, Quantised, Rule, StepOptions, append_update, gradient_graph, gradient_graph_wrt,
-    scaled_gradient_graph, train_step,
+    Group, Rule, StepOptions, append_update, differentiate, gradient_graph, gradient_graph_wrt, train_step,
 };
 pub use stored::{Stored, Values};
 

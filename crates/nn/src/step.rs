@@ -12,8 +12,8 @@ use partita_ir::port::{
     GRADIENT_NORM, LOSS, SEED, STEP, gradient_name, learning_rate_name, state_name, whole_name,
 };
 use partita_ir::{
-    F8, Graph, GraphBuilder, InputKind, Node, Phase, Role, TensorType, ValueId, autodiff, graph_edit,
-    precision, quantise, remat,
+    F8, Graph, GraphBuilder, InputKind, Phase, Role, TensorType, ValueId, autodiff, graph_edit, precision,
+    quantise, remat,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -132,24 +132,15 @@ impl StepOptions {
     }
 }
 
-/// The whole step: the forward graph in the precision of the options, [`scaled_gradient_graph`], then [`append_update`].
+/// The whole step: the forward graph in the precision of the options, the [`gradient_graph`] of the scaled loss, then
+/// [`append_update`].
 pub fn train_step(forward: &Graph, options: &StepOptions) -> Result<Graph> {
-    let f8 = options.f8.map(|f8| Quantised { f8, keeps: &|_| false });
     let computed =
         options.precision.map(|compute| precision::mixed(forward, compute, &|_| false)).transpose()?;
     append_update(
-        &scaled_gradient_graph(computed.as_ref().unwrap_or(forward), &[], options.loss_scaling, f8)?,
+        &scaled_gradient_graph(computed.as_ref().unwrap_or(forward), &[], options.loss_scaling, options.f8)?,
         options,
     )
-}
-
-/// Matmuls in 8 bits: how, and which nodes are left alone.
-#[derive(Clone, Copy)]
-pub struct Quantised<'a> {
-    /// The way.
-    pub f8: F8,
-    /// Whether a node keeps its operands.
-    pub keeps: &'a dyn Fn(&Node) -> bool,
 }
 
 /// The forward graph with the gradient of its output `loss` (a float scalar) with respect to every
@@ -167,13 +158,30 @@ pub fn gradient_graph_wrt(forward: &Graph, also: &[&str]) -> Result<Graph> {
 }
 
 /// [`gradient_graph_wrt`] whose gradients are those of the loss times the scale of this step; [`append_update`] divides by
-/// it. Matmuls are in 8 bits if they are said to be.
-pub fn scaled_gradient_graph(
+/// it. With `f8`, matmuls are in 8 bits.
+fn scaled_gradient_graph(
     forward: &Graph,
     also: &[&str],
     scaling: Option<LossScaling>,
-    f8: Option<Quantised>,
+    f8: Option<F8>,
 ) -> Result<Graph> {
+    let (mut graph, seed) = differentiate(forward, also, scaling)?;
+    if let Some(f8) = f8 {
+        graph = quantise::quantised(&graph, f8, Some(seed), &|_| false)?;
+    }
+    precision::widen_sums(&remat::rematerialise(graph_edit::prune(graph))?)
+}
+
+/// The forward graph with the gradients of [`gradient_graph_wrt`], times the scale of this step, before anything else is
+/// done to it; and the derivative of the loss by itself, from which the backward pass starts.
+///
+/// # Errors
+/// E055 without a loss, or where an input of `also` has no gradient.
+pub fn differentiate(
+    forward: &Graph,
+    also: &[&str],
+    scaling: Option<LossScaling>,
+) -> Result<(Graph, ValueId)> {
     let loss = forward.output_named(LOSS).ok_or_else(|| {
         Diagnostic::new("E055", format!("`{}` has no loss to differentiate", forward.name))
             .expected("an output named `loss`")
@@ -238,10 +246,7 @@ pub fn scaled_gradient_graph(
     }
     let mut graph = outputs.finish(builder);
     graph.aliases = aliases;
-    if let Some(Quantised { f8, keeps }) = f8 {
-        graph = quantise::quantised(&graph, f8, Some(seed), keeps)?;
-    }
-    precision::widen_sums(&remat::rematerialise(graph_edit::prune(graph))?)
+    Ok((graph, seed))
 }
 
 /// Completes a graph that has parameters and outputs `loss` and `grad.<parameter>` to a step. New

@@ -15,6 +15,11 @@ pub trait Values: Debug + Send + Sync {
     /// # Panics
     /// If the box is not within the tensor.
     fn window(&self, offset: &[usize], extent: &[usize]) -> Result<Literal>;
+
+    /// The file on this computer that has them, and where in it, if one does: equal places have equal values.
+    fn place(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Shared [`Values`]. Equal if they are the same values, not if they have the same elements.
@@ -36,6 +41,11 @@ impl Stored {
     /// If the box is not within the tensor.
     pub fn window(&self, offset: &[usize], extent: &[usize]) -> Result<Literal> {
         self.0.window(offset, extent)
+    }
+
+    /// See [`Values::place`].
+    pub fn place(&self) -> Option<String> {
+        self.0.place()
     }
 }
 

@@ -17,7 +17,7 @@ use crate::feed::from_feed;
 use partita_ir::{Graph, Node, NodeId, Role, Value, ValueId};
 
 /// A step cut into stages.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Cut {
     /// One graph per stage; inputs and outputs have their source and destination.
     pub stages: Vec<StageGraph>,

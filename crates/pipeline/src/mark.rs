@@ -5,6 +5,7 @@ use crate::feed::from_feed;
 use crate::layers::{layers, work};
 use partita_base::{Diagnostic, Result};
 use partita_ir::{Graph, ValueId};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Ends a stage after each of these positions in execution order: the stage of a node is the number
@@ -49,14 +50,24 @@ pub fn regrouped(forward: &mut Graph, count: usize) -> Result<()> {
 /// Cuts the forward graph into `count` stages of nearly equal work at block boundaries: it
 /// minimises the floating-point operations of the largest stage. Block boundaries are where the
 /// numbered module of the path changes (`layers.3`), or, without numbered modules, the outermost
-/// module. A graph without module names is clustered into as many layers, see [`layers`].
+/// module. Where these are fewer than the stages, and no block repeats, the graph is clustered into
+/// as many layers by its dataflow, see [`layers`].
 ///
 /// # Errors
 /// E460 if there are fewer blocks than stages.
 pub fn evenly(forward: &mut Graph, count: usize) -> Result<()> {
-    let is_unnamed = forward.nodes.iter().all(|node| block_of(&node.path).is_empty());
-    let blocks = if is_unnamed { layers(forward, count)? } else { blocks(forward) };
+    let named = blocks(forward);
+    let is_by_dataflow = named.len() < count && !has_repeated_blocks(forward);
+    let blocks = if is_by_dataflow { layers(forward, count)? } else { named };
     grouping(forward, &blocks, count)
+}
+
+/// Whether two numbered modules of a graph have the same name but for the number: `layers.0` and `layers.1`.
+pub fn has_repeated_blocks(graph: &Graph) -> bool {
+    let numbered: BTreeSet<&str> =
+        graph.nodes.iter().map(|node| block_of(&node.path)).filter(|block| is_numbered(block)).collect();
+    let stems = numbered.iter().map(|block| block.trim_end_matches(|c: char| c.is_ascii_digit()));
+    stems.collect::<BTreeSet<&str>>().len() < numbered.len()
 }
 
 /// The scope in which a program puts its layer of this number: `pp_stage_0`, `pp_stage_1`, ..
@@ -139,7 +150,9 @@ fn too_few(blocks: usize, count: usize) -> Box<Diagnostic> {
         .at("mesh axis pp")
         .expected(format!("at most {blocks} stages: one for each block of the model"))
         .found(count.to_string())
-        .help("use a model or a line `layers(..)` with more blocks, or fewer ranks on the axis pp")
+        .help(format!(
+            "use fewer ranks on the axis pp, or stages that end within blocks: `\"\" = \"layers({count})\"` in the plan"
+        ))
 }
 
 /// As [`evenly`], for these blocks: consecutive positions of the execution order.
@@ -160,7 +173,6 @@ fn grouping(forward: &mut Graph, blocks: &[Range<usize>], count: usize) -> Resul
 /// the blocks: nodes before the first one join it (an embedding), and nodes after one join that one
 /// (a head, the loss).
 fn blocks(forward: &Graph) -> Vec<Range<usize>> {
-    let is_numbered = |name: &str| name.rsplit('.').next().is_some_and(is_number);
     let has_numbers = forward.nodes.iter().any(|node| is_numbered(block_of(&node.path)));
     let mut blocks: Vec<Range<usize>> = Vec::new();
     let mut current: Option<&str> = None;
@@ -180,6 +192,10 @@ fn blocks(forward: &Graph) -> Vec<Range<usize>> {
         }
     }
     blocks
+}
+
+fn is_numbered(block: &str) -> bool {
+    block.rsplit('.').next().is_some_and(is_number)
 }
 
 fn is_number(part: &str) -> bool {
@@ -308,6 +324,22 @@ mod tests {
         let mut forward = chain(&["a", "b", "c"]);
         by_scopes(&mut forward, 3).unwrap();
         assert_eq!(stages_of_matmuls(&forward), [0, 1, 2]);
+    }
+
+    #[test]
+    fn without_repeated_blocks_stages_are_cut_by_dataflow() {
+        for paths in [["net"; 4], ["enc.0.a", "enc.0.a", "enc.0.b", "enc.0.b"], ["a", "b.0", "b.0", "b.0"]] {
+            let mut forward = chain(&paths);
+            assert!(!has_repeated_blocks(&forward));
+            evenly(&mut forward, 4).unwrap();
+            assert_eq!(stages_of_matmuls(&forward), [0, 1, 2, 3], "{paths:?}");
+            // Sums count too; there are eight ops.
+            assert_eq!(evenly(&mut chain(&paths), 9).unwrap_err().code, "E460");
+        }
+        // Blocks that repeat are not cut: there the residual stream and what is computed beside it would cross.
+        let mut forward = chain(&["layers.0", "layers.0", "layers.1", "layers.1"]);
+        assert!(has_repeated_blocks(&forward));
+        assert_eq!(evenly(&mut forward, 3).unwrap_err().code, "E460");
     }
 
     #[test]

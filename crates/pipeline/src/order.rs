@@ -74,7 +74,7 @@ impl Order {
         if !name.to_lowercase().ends_with(".csv") && !Path::new(name).is_dir() {
             return Order::named(name);
         }
-        let text = std::fs::read_to_string(name).map_err(|error| {
+        let text = partita_base::read_text(name).map_err(|error| {
             Diagnostic::new("E005", format!("the timetable `{name}` cannot be read"))
                 .expected("the name of a timetable, or a CSV file")
                 .found(error.to_string())

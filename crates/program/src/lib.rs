@@ -39,10 +39,10 @@ pub use partita_base::CollectiveId;
 pub use partita_ir::Offload;
 pub use passes::collective_matmul::{CollectiveMatmul, RingChoice};
 pub use passes::fuse::{Apart, Fusion, Why};
-pub use passes::head::{HeadCut, Whole};
+pub use passes::head::{HeadCut, NotChunked};
 pub use passes::keep::Kept;
 pub use passes::timing::{StageTasks, tasks_of_stages};
-pub use passes::{Lowering, PASSES, Pass, PassContext, find_pass};
+pub use passes::{Back, Lowering, PASSES, PassContext, find_pass};
 pub use program::{
     Action, Buffer, BufferId, BufferKind, Checked, Compute, Instruction, Move, MoveKind, Origin, Port,
     Program, ProgramSet, Region, RegionId, RegionKind, Start, View,
@@ -52,6 +52,7 @@ pub use reference::{Evaluation, Reference, interpret};
 pub use stages::{Edge, Stage, Stages, lower_stages, lower_stages_watched};
 
 use partita_base::Result;
+use partita_ir::pass::run_passes;
 use partita_ir::{ClassGraph, Phase, Target};
 
 /// Alignment of every buffer within its arena, in bytes: a cache line, which is also the widest
@@ -140,9 +141,9 @@ pub fn lower(locals: &[ClassGraph], options: &LowerOptions, target: &dyn RegionT
 pub fn fusion(locals: &[ClassGraph], options: &LowerOptions, target: &dyn RegionTarget) -> Result<Fusion> {
     let context = PassContext { options, target };
     let (decompose, fuse) = (find_pass("decompose")?, find_pass("fuse")?);
-    let lowering = Lowering::new(locals)?.run(&PASSES[..=decompose], &context, &mut |_, _| {})?;
+    let lowering = run_passes(&PASSES[..=decompose], Lowering::new(locals)?, &context, &mut |_, _| Ok(()))?;
     let heads = lowering.heads(&context);
-    let lowering = lowering.run(&PASSES[decompose + 1..=fuse], &context, &mut |_, _| {})?;
+    let lowering = run_passes(&PASSES[decompose + 1..=fuse], lowering, &context, &mut |_, _| Ok(()))?;
     Ok(Fusion { heads, ..lowering.fusion().expect("the pass `fuse` has run").clone() })
 }
 
@@ -158,7 +159,7 @@ pub fn collective_matmuls(
 ) -> Result<Vec<RingChoice>> {
     let context = PassContext { options, target };
     let before = find_pass("collective-matmul")?;
-    let lowering = Lowering::new(locals)?.run(&PASSES[..before], &context, &mut |_, _| {})?;
+    let lowering = run_passes(&PASSES[..before], Lowering::new(locals)?, &context, &mut |_, _| Ok(()))?;
     Ok(lowering.priced_rings(&options.collective_matmul))
 }
 
@@ -175,6 +176,7 @@ pub fn kept_curve(
 ) -> Result<Vec<Kept>> {
     let options = &LowerOptions { kept_bytes: None, ..options.clone() };
     let context = PassContext { options, target };
-    let lowering = Lowering::new(locals)?.run(&PASSES[..find_pass("keep")?], &context, &mut |_, _| {})?;
+    let lowering =
+        run_passes(&PASSES[..find_pass("keep")?], Lowering::new(locals)?, &context, &mut |_, _| Ok(()))?;
     Ok(passes::keep::curve(&lowering.graphs()[0].graph, points))
 }

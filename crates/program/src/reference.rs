@@ -23,7 +23,7 @@ pub struct Reference<D: Device = Evaluation> {
     ranks: Ranks<D>,
     cursors: Vec<Cursor>,
     /// The collectives of the step.
-    meetings: Vec<Meeting>,
+    meetings: Vec<Rendezvous>,
 }
 
 /// Each rank is borrowed only while an instruction or a collective runs.
@@ -157,7 +157,7 @@ impl<D: Device> RankDevice for OnRank<'_, D> {
 
 /// A collective in progress: the inputs of each member, and which members have left.
 #[derive(Clone, Default)]
-struct Meeting {
+struct Rendezvous {
     arrived: Vec<Option<Start>>,
     is_done: bool,
     left: usize,
@@ -166,7 +166,7 @@ struct Meeting {
 struct Exchanger<'a, D: Device> {
     set: &'a ProgramSet,
     ranks: Ranks<D>,
-    meetings: Vec<Meeting>,
+    meetings: Vec<Rendezvous>,
 }
 
 impl<D: Device> Exchanger<'_, D> {
@@ -221,7 +221,7 @@ impl<D: Device> Communicator for Exchanger<'_, D> {
         let meeting = &mut self.meetings[id.index()];
         meeting.left += 1;
         if meeting.left == meeting.arrived.len() {
-            *meeting = Meeting::default();
+            *meeting = Rendezvous::default();
         }
         Ok(true)
     }
@@ -288,7 +288,7 @@ impl<D: Device> Reference<D> {
     pub fn run_piece(&mut self, piece: usize) -> Result<()> {
         if piece == 0 {
             self.cursors = vec![Cursor::default(); self.set.programs.len()];
-            self.meetings = vec![Meeting::default(); self.set.collectives.len()];
+            self.meetings = vec![Rendezvous::default(); self.set.collectives.len()];
         }
         for (cursor, program) in self.cursors.iter_mut().zip(&self.set.programs) {
             cursor.pause = program.pauses.get(piece).copied();

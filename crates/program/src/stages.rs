@@ -6,11 +6,12 @@ use crate::edges::phase_of_sent;
 use crate::outside::{Outside, StageEnds};
 use crate::passes::emit::nothing;
 use crate::passes::timing::{Timing, splits_backward};
-use crate::passes::{Edges, Lowering, PASSES, Pass, PassContext, find_pass};
+use crate::passes::{Back, Edges, Lowering, PASSES, PassContext, find_pass};
 use crate::program::{Action, Program, ProgramSet};
 use crate::{LowerOptions, RegionTarget, check};
 use indexmap::IndexMap;
 use partita_base::{CollectiveId, Result};
+use partita_ir::pass::{Pass, run_passes};
 use partita_ir::{ClassGraph, Offload, Phase, TensorType};
 use partita_mesh::BoxMove;
 use partita_pipeline::Timetable;
@@ -69,7 +70,7 @@ impl<'a> Stages<'a> {
 /// # Errors
 /// As [`crate::lower`]; E461 if the timetable does not fit the stages.
 pub fn lower_stages(step: &Stages, options: &LowerOptions, target: &dyn RegionTarget) -> Result<ProgramSet> {
-    lower_stages_watched(step, options, target, &mut |_, _, _| {})
+    lower_stages_watched(step, options, target, &mut |_, _, _| Ok(()))
 }
 
 /// As [`lower_stages`]; `after` receives the result of each pass on each stage.
@@ -80,7 +81,7 @@ pub fn lower_stages_watched(
     step: &Stages,
     options: &LowerOptions,
     target: &dyn RegionTarget,
-    after: &mut dyn FnMut(usize, &Pass, &Lowering),
+    after: &mut dyn FnMut(usize, &Pass<Back>, &Lowering) -> Result<()>,
 ) -> Result<ProgramSet> {
     let mut options = options.clone();
     options.split_backward |= step.timetable.is_some_and(splits_backward);
@@ -96,7 +97,8 @@ pub fn lower_stages_watched(
     for (number, (stage, outside)) in step.stages.iter().zip(outsides).enumerate() {
         let edges = Edges { received: stage.received.clone(), sent: stage.sent.clone() };
         let lowering = Lowering::with_edges(stage.classes, edges, outside)?.offloading(&step.offload);
-        lowerings.push(lowering.run(&PASSES[..timed], &context, &mut |pass, l| after(number, pass, l))?);
+        let passes = &PASSES[..timed];
+        lowerings.push(run_passes(passes, lowering, &context, &mut |pass, l| after(number, pass, l))?);
     }
     if let Some(timetable) = step.timetable.or(paused.as_ref()) {
         let graphs: Vec<_> = lowerings.iter().map(|l| (l.graph(), l.received(), l.sent())).collect();
@@ -113,7 +115,8 @@ pub fn lower_stages_watched(
     let mut lowered = Vec::with_capacity(step.stages.len());
     for (number, (lowering, stage)) in lowerings.into_iter().zip(&step.stages).enumerate() {
         types_of_edges(stage, &mut types);
-        let lowering = lowering.run(&PASSES[timed..last], &context, &mut |pass, l| after(number, pass, l))?;
+        let passes = &PASSES[timed..last];
+        let lowering = run_passes(passes, lowering, &context, &mut |pass, l| after(number, pass, l))?;
         let set = lowering.programs().expect("the pass `emit` is on the list").clone();
         append(&mut whole, set, &stage.ranks, &mut sends);
         lowered.push(lowering);
@@ -133,7 +136,8 @@ pub fn lower_stages_watched(
     }
     // The last pass checks programs against each other, here those of all stages together.
     check(&whole)?;
-    lowered.iter().enumerate().for_each(|(number, lowering)| after(number, &PASSES[last], lowering));
+    let mut lowered = lowered.iter().enumerate();
+    lowered.try_for_each(|(number, lowering)| after(number, &PASSES[last], lowering))?;
     Ok(whole)
 }
 

@@ -4,9 +4,9 @@
 use crate::assign::op_s;
 use crate::partition::Partitioned;
 use crate::propagate::Layouts;
-use partita_base::Result;
+use partita_base::{Note, Result};
 use partita_ir::{Graph, Operation, Phase};
-use partita_mesh::{Axis, AxisList, LinkCost, Mesh, Step, rank_list};
+use partita_mesh::{Axis, AxisList, AxisRole, LinkCost, Mesh, Step, rank_list};
 
 /// Ranks without a shard of some parameters, because these have fewer units than there are ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,7 +56,7 @@ fn idle(graph: &Graph, mesh: &Mesh, layouts: &Layouts) -> Vec<Idle> {
 }
 
 /// One sentence for each group of idle ranks, which are called by these names, if there are any.
-pub(crate) fn idle_notes(graph: &Graph, mesh: &Mesh, layouts: &Layouts, names: &[usize]) -> Vec<String> {
+pub(crate) fn idle_notes(graph: &Graph, mesh: &Mesh, layouts: &Layouts, names: &[usize]) -> Vec<Note> {
     let named = |rank: &usize| names.get(*rank).copied().unwrap_or(*rank);
     let note = |idle: Idle| {
         let others = match idle.others {
@@ -71,8 +71,11 @@ pub(crate) fn idle_notes(graph: &Graph, mesh: &Mesh, layouts: &Layouts, names: &
         };
         let (first, pieces, dim) = (&idle.first, idle.pieces, idle.dim);
         let (ways, axes) = (mesh.axes_size(&idle.axes), mesh.display_axes(&idle.axes));
-        format!(
-            "{first} has {pieces} blocks along dimension {dim} for {ways} ranks over {axes}{others}: {are_idle} there"
+        Note::new(
+            "idle-ranks",
+            format!(
+                "{first} has {pieces} blocks along dimension {dim} for {ways} ranks over {axes}{others}: {are_idle} there"
+            ),
         )
     };
     idle(graph, mesh, layouts).into_iter().map(note).collect()
@@ -188,9 +191,9 @@ fn candidates(mesh: &Mesh, idle: &[Idle]) -> Vec<Mesh> {
 /// The mesh with a `dp` axis `times` as large.
 fn with_more_data_ranks(mesh: &Mesh, times: usize) -> Mesh {
     let mut mesh = mesh.clone();
-    match mesh.axis_named("dp") {
+    match mesh.axis_of(AxisRole::Data) {
         Some(dp) => mesh.axes[dp.axis].size *= times,
-        None => mesh.axes.insert(0, Axis { name: "dp".to_string(), size: times }),
+        None => mesh.axes.insert(0, Axis { name: AxisRole::Data.axis().to_string(), size: times }),
     }
     mesh
 }

@@ -49,7 +49,7 @@ pub struct Situation<'a> {
 }
 
 /// Most combinations to try. Beyond this number, the remaining axes keep their first use.
-const MOST_COMBINATIONS: usize = 1024;
+const MAX_COMBINATIONS: usize = 1024;
 
 /// What it takes to reshard the tensors of an op.
 pub trait Reshards {
@@ -68,7 +68,7 @@ pub fn assign(situation: &Situation, reshards: &mut dyn Reshards) -> Assignment 
     let mut count = 1;
     let mut tried = uses.clone();
     for (_, options) in &mut tried {
-        if count * options.len() > MOST_COMBINATIONS {
+        if count * options.len() > MAX_COMBINATIONS {
             options.truncate(1);
         }
         count *= options.len();

@@ -28,7 +28,7 @@ pub mod virtual_ranks;
 
 pub use advice::{BetterMesh, better_mesh, step_s};
 pub use meshes::in_device_order;
-pub use microbatch::{check_sums, microbatch, microbatch_inputs, microbatch_of};
+pub use microbatch::{check_sums, coupled_op, microbatch, microbatch_inputs, microbatch_of};
 pub use partition::{LaidOut, Move, Options, Partitioned, Placement, is_computed, lay_out, partition};
 pub use propagate::{Cause, Layouts, propagate};
 pub use specialise::{specialise, specialise_class};

@@ -15,8 +15,8 @@ use std::borrow::Cow;
 
 /// The annotation expressed in the axes of `mesh`. A mesh that has the same devices in another order is read as if they
 /// were in this order: which rank of a layout runs on which device is no part of it (see
-/// [`in_device_order`](crate::in_device_order)). A value on one device alone is whole on every rank, and so is every value
-/// on a mesh of one rank. E216 if there is no equal layout.
+/// [`in_device_order`](crate::in_device_order)). A value on one device alone, or on a mesh without axes, is whole on every
+/// rank, and so is every value on a mesh of one rank. E216 if there is no equal layout.
 pub(crate) fn on_mesh<'a>(
     graph: &Graph,
     mesh: &Mesh,
@@ -27,7 +27,8 @@ pub(crate) fn on_mesh<'a>(
     if own.only_device().is_some() || (own.axes == mesh.axes && own.has_devices_of(mesh)) {
         return Ok(Cow::Borrowed(annotation));
     }
-    if mesh.rank_count() == 1 {
+    // JAX gives values beside a `shard_map` the mesh `@empty_mesh`.
+    if mesh.rank_count() == 1 || own.axes.is_empty() {
         let sharding = Sharding::replicated(annotation.sharding.dims.len());
         return Ok(Cow::Owned(Annotation { sharding, replicated: Vec::new(), ..annotation.clone() }));
     }

@@ -7,7 +7,10 @@
 //! needs it. Counts over the whole batch, such as a mean's denominator, are therefore computed over
 //! the whole batch, and the result does not depend on the number of microbatches.
 
+mod coupled;
 mod emit;
+
+pub use coupled::coupled_op;
 
 use crate::units::rules_of;
 use partita_base::{Diagnostic, Result};

@@ -172,6 +172,33 @@ fn models_of_the_zoo_keep_loss_and_gradients() {
 }
 
 #[test]
+fn ops_that_need_the_rows_of_all_microbatches_are_found() {
+    let path = |forward: &Graph| {
+        let step = microbatch(&gradient_graph(forward).unwrap(), 2).unwrap();
+        coupled_op(&step).map(|id| step.node(id).path.clone())
+    };
+    for name in ["mlp", "gpt", "llama", "bert", "vit", "unet", "t5", "mixtral"] {
+        let forward = ModelConfig::from_name(name).unwrap().build(4, DType::F32, true).unwrap().forward;
+        assert_eq!(path(&forward), None, "{name}");
+    }
+    let forward = ModelConfig::from_name("wide-resnet").unwrap().build(4, DType::F32, true).unwrap().forward;
+    assert_eq!(path(&forward).as_deref(), Some("stem.norm"));
+    // Each row against all others.
+    let mut b = GraphBuilder::new("contrast");
+    let x = b.input("x", TensorType::new(DType::F32, [4, 3]), Role::Input);
+    let w = b.input("w", TensorType::new(DType::F32, [3, 3]), Role::Param);
+    let y = b.linear(x, w).unwrap();
+    let all = DotGeneral { lhs_contracting: vec![1], rhs_contracting: vec![1], ..DotGeneral::default() };
+    let scores = b.dot_general(y, y, all).unwrap();
+    let loss = b.reduce_sum(scores, &[0, 1]).unwrap();
+    let contrast = b.finish_named(vec![("loss".to_string(), loss)]);
+    match microbatch(&gradient_graph(&contrast).unwrap(), 2) {
+        Ok(step) => assert!(coupled_op(&step).is_some()),
+        Err(error) => assert_eq!(error.code, "E220"),
+    }
+}
+
+#[test]
 fn inputs_are_cut_in_place_and_sizes_are_balanced() {
     let after = microbatch(&tiny(7), 3).unwrap();
     let inputs: Vec<(String, Vec<usize>)> = after

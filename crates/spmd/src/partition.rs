@@ -9,7 +9,7 @@ use crate::advice::idle_notes;
 use crate::emit::{Emitted, Emitter, Stop};
 use crate::propagate::{Layouts, propagate_with};
 use crate::units::{Units, rules_of};
-use partita_base::{Diagnostic, Result, did_you_mean};
+use partita_base::{Diagnostic, Note, Result, did_you_mean};
 use partita_cost::Cluster;
 use partita_ir::{FactorKind, Graph, NodeId, Op, Rule, ValueId, graph_edit};
 use partita_mesh::{AxisList, Mesh, ReshardStep, Sharding};
@@ -96,7 +96,7 @@ pub struct Partitioned {
     /// split, not for each value.
     pub rank_tables: usize,
     /// Notes for the user, such as idle ranks.
-    pub notes: Vec<String>,
+    pub notes: Vec<Note>,
 }
 
 impl Partitioned {

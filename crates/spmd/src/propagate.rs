@@ -136,7 +136,8 @@ pub fn propagate_with(graph: &Graph, mesh: &Mesh, rules: &[Rule], units: &Units)
                 return Err(Diagnostic::new("E216", "a manual computation is written for another mesh")
                     .at(graph.describe(node.results[0]))
                     .expected(mesh.to_string())
-                    .found(manual.mesh_value.to_string()));
+                    .found(manual.mesh_value.to_string())
+                    .help(format!("run the program on its own mesh: --mesh {}", manual.mesh_value)));
             }
             for (&result, sharding) in node.results.iter().zip(&manual.out_shardings) {
                 let mut sharding = over_manual_axes(manual, sharding);

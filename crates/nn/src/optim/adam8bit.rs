@@ -16,7 +16,7 @@ use partita_ir::{GraphBuilder, TensorType, ValueId};
 /// The most elements of a block.
 const BLOCK: usize = 256;
 /// The fewest, unless a row is shorter.
-const LEAST_BLOCK: usize = 32;
+const MIN_BLOCK: usize = 32;
 
 /// Codes and scales; full moments for parameters of fewer than two dimensions.
 pub(super) fn states(ty: &TensorType) -> Vec<(&'static str, TensorType)> {
@@ -37,7 +37,7 @@ pub(super) fn states(ty: &TensorType) -> Vec<(&'static str, TensorType)> {
 /// The elements of a block of rows of this extent: the largest divisor up to [`BLOCK`], or the row if that is too short.
 fn block(columns: usize) -> usize {
     let divisor = (1..=BLOCK.min(columns)).rev().find(|&size| columns.is_multiple_of(size)).unwrap_or(1);
-    if divisor < LEAST_BLOCK { columns } else { divisor }
+    if divisor < MIN_BLOCK { columns } else { divisor }
 }
 
 pub(super) fn update(

@@ -212,7 +212,7 @@ pub fn find(name: &str) -> Result<&'static Named> {
 }
 
 /// The most stages on a slice that a name may request.
-pub const MOST_CHUNKS: usize = 64;
+pub const MAX_CHUNKS: usize = 64;
 
 /// The timetable and its stages on a slice, for a name with their number behind a colon: `interleaved-1f1b:4`. Nothing for
 /// a name without one.
@@ -222,7 +222,7 @@ pub const MOST_CHUNKS: usize = 64;
 pub fn with_chunks(name: &str) -> Result<Option<(&'static Named, usize)>> {
     let Some((base, chunks)) = name.split_once(':') else { return Ok(None) };
     let named = find(base)?;
-    let wanted = chunks.parse().ok().filter(|chunks| (1..=MOST_CHUNKS).contains(chunks));
+    let wanted = chunks.parse().ok().filter(|chunks| (1..=MAX_CHUNKS).contains(chunks));
     match wanted.filter(|&chunks| chunks == named.chunks || named.with_chunks.is_some()) {
         Some(chunks) => Ok(Some((named, chunks))),
         None => {
@@ -230,7 +230,7 @@ pub fn with_chunks(name: &str) -> Result<Option<(&'static Named, usize)>> {
                 ALL.iter().filter(|named| named.with_chunks.is_some()).map(|named| named.name).collect();
             Err(Diagnostic::new("E462", format!("there is no timetable `{name}`"))
                 .expected(format!(
-                    "1 to {MOST_CHUNKS} stages on each slice behind one of {}",
+                    "1 to {MAX_CHUNKS} stages on each slice behind one of {}",
                     looped.join(", ")
                 ))
                 .found(format!("`{chunks}` behind `{base}`")))

@@ -5,7 +5,7 @@ use super::prices::{Forbidden, Priced, Prices};
 use crate::solver::{Effort, Outcome, Problem, Solution, solve};
 use partita_base::{Diagnostic, Result};
 use partita_ir::{FactorKind, Graph, Op, Phase, Role, Rule, ValueId};
-use partita_mesh::{AxisRef, Mesh, Sharding, Step};
+use partita_mesh::{AxisRef, AxisRole, Mesh, Sharding, Step};
 use partita_spmd::propagate;
 use partita_spmd::units::{Units, rules_of};
 use std::collections::BTreeSet;
@@ -47,7 +47,7 @@ impl Options {
             forbidden: Forbidden::default(),
             whole_parameters: false,
             mixed_axes: true,
-            batch_axes: vec!["dp".to_string(), "fsdp".to_string()],
+            batch_axes: [AxisRole::Data, AxisRole::Parameters].map(|role| role.axis().to_string()).to_vec(),
             repeats: 1,
             memory_limit: None,
             effort: Effort::default(),

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The choices that are compared with each choice of a variable: those that could cost least.
 const RIVALS: usize = 8;
 /// How often a variable is looked at again after choices of its neighbours were removed.
-const MOST_VISITS: usize = 6;
+const MAX_VISITS: usize = 6;
 /// Differences below this part of what is compared are rounding.
 const ROUNDING: f64 = 1e-12;
 
@@ -53,7 +53,7 @@ pub(super) fn promising(problem: &Problem) -> Vec<Vec<usize>> {
         own.remove_dead_ends(&mut alive);
         if alive[variable].len() < before {
             let neighbours = at[variable].iter().map(|&number| own.other(number));
-            queue.extend(neighbours.filter(|&other| visits[other] < MOST_VISITS));
+            queue.extend(neighbours.filter(|&other| visits[other] < MAX_VISITS));
         }
     }
     alive

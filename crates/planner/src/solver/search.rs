@@ -118,7 +118,7 @@ struct Search<'a> {
 }
 
 /// The work after which no more branches are searched.
-const MOST_WORK: u64 = 1 << 28;
+const MAX_WORK: u64 = 1 << 28;
 
 /// What relaxation says of a part of the problem.
 struct Relaxed {
@@ -163,7 +163,7 @@ impl Search<'_> {
 
     /// Whether the effort is spent.
     fn is_tired(&self) -> bool {
-        self.branches >= self.effort.most_branches || self.work > MOST_WORK
+        self.branches >= self.effort.most_branches || self.work > MAX_WORK
     }
 
     fn is_beaten(&self, bound: f64) -> bool {
@@ -213,7 +213,7 @@ impl Search<'_> {
         let point = |found: &Found| (part.cost(&found.choices), part.memory(&found.choices));
         let (mut large, mut small) = (free.clone(), small);
         let mut bound = free.bound;
-        for _ in 0..MOST_STEPS {
+        for _ in 0..MAX_STEPS {
             let ((large_cost, large_memory), (small_cost, small_memory)) = (point(&large), point(&small));
             let saved = large_memory - small_memory;
             if !(saved > 0.0 && small_cost > large_cost && small_cost.is_finite()) {
@@ -239,7 +239,7 @@ impl Search<'_> {
 }
 
 /// The most multipliers that are tried.
-const MOST_STEPS: usize = 24;
+const MAX_STEPS: usize = 24;
 
 fn fits(problem: &Problem, memory: f64) -> bool {
     problem.memory_limit.is_none_or(|limit| memory <= limit + SAME * limit.abs())
@@ -288,7 +288,7 @@ fn improve(problem: &Problem, choices: &mut [usize]) {
         problem.variables[v].cost[choices[v]] + edges.sum::<f64>()
     };
     let mut memory = problem.memory(choices);
-    for _ in 0..MOST_STEPS {
+    for _ in 0..MAX_STEPS {
         let mut changed = false;
         for v in 0..choices.len() {
             let now = choices[v];

@@ -14,7 +14,7 @@ use partita_nn::{
 use partita_planner::intra::{Found, Options, Prices, Table};
 use partita_planner::solver::Effort;
 use partita_schedule::verify::Interpreter;
-use partita_schedule::{BuildOptions, Plan, Tools, annotated_steps};
+use partita_schedule::{BuildContext, BuildOptions, BuildRequest, Plan};
 
 /// What is trained.
 #[derive(Clone, Copy, Debug)]
@@ -144,9 +144,10 @@ fn searched(step: &Graph, mesh: &Mesh, batch_axes: &[&str], beta: [f64; 2]) -> F
 
 /// The step of a model whose rows the axis `dp` shards.
 fn with_rows_sharded(model: &Model, mesh: &Mesh, options: StepOptions) -> Graph {
-    let tools = Tools { registry: &Registry::default(), runner: &Interpreter };
-    let mut steps =
-        annotated_steps(model, &Plan::default(), mesh, &BuildOptions::new(options), &tools).unwrap();
+    let context = BuildContext { registry: &Registry::default(), runner: &Interpreter };
+    let mut steps = BuildRequest::new(model, &Plan::default(), mesh, &BuildOptions::new(options), context)
+        .annotated()
+        .unwrap();
     steps.remove(0).1
 }
 

@@ -10,7 +10,7 @@ use partita_planner::intra::{Found, Options, Prices, Table};
 use partita_planner::solver::Effort;
 use partita_planner::{Pins, plan_of};
 use partita_schedule::verify::Interpreter;
-use partita_schedule::{BuildOptions, Plan, Tools, annotated_steps, build};
+use partita_schedule::{BuildContext, BuildOptions, BuildRequest, Plan};
 use partita_spmd::step_s;
 
 /// Linear layers of one width, a mean squared error, in f32.
@@ -163,9 +163,9 @@ fn attention_is_sharded_by_heads() {
 /// The plan of the search on a cluster, with its cost, and the predicted seconds of what is built from a plan.
 fn searched(model: &Model, mesh: &Mesh) -> (Plan, f64) {
     let runner = Interpreter;
-    let tools = Tools { registry: &Registry::default(), runner: &runner };
+    let context = BuildContext { registry: &Registry::default(), runner: &runner };
     let options = BuildOptions::new(step_options());
-    let steps = annotated_steps(model, &Plan::default(), mesh, &options, &tools).unwrap();
+    let steps = BuildRequest::new(model, &Plan::default(), mesh, &options, context).annotated().unwrap();
     let search = Options::new(Prices::Cluster(Cluster::default()));
     let (_, step) = &steps[0];
     let found = Table::new(step, mesh, &search).unwrap().solve().unwrap();
@@ -174,8 +174,9 @@ fn searched(model: &Model, mesh: &Mesh) -> (Plan, f64) {
 
 fn built_s(model: &Model, plan: &Plan, mesh: &Mesh) -> f64 {
     let runner = Interpreter;
-    let tools = Tools { registry: &Registry::default(), runner: &runner };
-    let built = build(model, plan, mesh, &BuildOptions::new(step_options()), &tools).unwrap();
+    let context = BuildContext { registry: &Registry::default(), runner: &runner };
+    let built =
+        BuildRequest::new(model, plan, mesh, &BuildOptions::new(step_options()), context).build().unwrap();
     step_s(&built.stages[0].partitioned)
 }
 

@@ -39,6 +39,9 @@ pub(crate) fn collectives(
             true => bucket.kind.name().into(),
             false => format!("{} in {path}", bucket.kind.name()),
         };
+        // Where both gradient phases are one, what only sums or gathers gradients of weights is still said to.
+        let for_weights = !nodes.is_empty() && nodes.iter().all(|node| node.phase == Phase::WeightGrad);
+        let phase = if for_weights { Phase::WeightGrad } else { bucket.phase };
         // The transfers depend only on the classes of the members, except for ops that name single
         // ranks.
         let names_ranks =
@@ -75,7 +78,7 @@ pub(crate) fn collectives(
                 members: members.clone(),
                 transfers,
                 label: label.clone(),
-                phase: bucket.phase,
+                phase,
                 microbatch: bucket.microbatch,
                 bucket: number,
                 edge: bucket.edge.map(|(edge, _)| edge),

@@ -71,23 +71,23 @@ pub struct HeadCut {
     /// Bytes of the logits on rank 0.
     pub logits_bytes: usize,
     /// The number of chunks, or why the head is not chunked.
-    pub pieces: Result<usize, Whole>,
+    pub pieces: Result<usize, NotChunked>,
 }
 
 /// Why a head is not chunked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Whole {
+pub enum NotChunked {
     /// Below the threshold: on no rank are its logits larger than this.
     Small {
         /// [`LowerOptions::logits_bytes`].
         most_bytes: usize,
     },
     /// The logits are not computed by a matmul of rows and a weight.
-    Made,
+    NotAMatmul,
     /// Another op than the loss and matmuls reads the logits or their gradient.
-    Read,
+    OtherReader,
     /// The scale of the gradient, or another operand of a matmul, depends on all losses.
-    Late,
+    DependsOnLoss,
     /// The device sums all rows at once, or not in blocks.
     Summed,
     /// So many blocks of rows that their instructions would take longer to plan than they save.
@@ -116,18 +116,18 @@ impl fmt::Display for HeadCut {
     }
 }
 
-impl fmt::Display for Whole {
+impl fmt::Display for NotChunked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Whole::Small { most_bytes } => {
+            NotChunked::Small { most_bytes } => {
                 write!(f, "within the limit of {:.1} MiB", most_bytes as f64 / MIB)
             }
-            Whole::Made => write!(f, "they are not computed by a matmul of rows and a weight"),
-            Whole::Read => write!(f, "another op reads them or their gradient"),
-            Whole::Late => write!(f, "their gradient depends on all losses"),
-            Whole::Summed => write!(f, "the matmul sums all rows at once"),
-            Whole::Many { blocks } => write!(f, "{blocks} blocks of rows, more than {MAX_BLOCKS}"),
-            Whole::Uneven => write!(f, "ranks would chunk them differently"),
+            NotChunked::NotAMatmul => write!(f, "they are not computed by a matmul of rows and a weight"),
+            NotChunked::OtherReader => write!(f, "another op reads them or their gradient"),
+            NotChunked::DependsOnLoss => write!(f, "their gradient depends on all losses"),
+            NotChunked::Summed => write!(f, "the matmul sums all rows at once"),
+            NotChunked::Many { blocks } => write!(f, "{blocks} blocks of rows, more than {MAX_BLOCKS}"),
+            NotChunked::Uneven => write!(f, "ranks would chunk them differently"),
         }
     }
 }
@@ -187,31 +187,31 @@ fn cuts(
     losses: NodeId,
     most_bytes: usize,
     target: &dyn Target,
-) -> Result<(Head, Vec<Cut>), Whole> {
+) -> Result<(Head, Vec<Cut>), NotChunked> {
     let logits = |graph: &Graph| graph.node(losses).operands[0];
     let bytes = |graph: &Graph| graph.ty(logits(graph)).bytes();
     if !graphs.iter().any(|graph| bytes(graph) > most_bytes) {
-        return Err(Whole::Small { most_bytes });
+        return Err(NotChunked::Small { most_bytes });
     }
     let head = Head::at(&graphs[0], uses, losses)?;
     if !graphs.iter().all(|graph| Head::at(graph, uses, losses).as_ref() == Ok(&head)) {
-        return Err(Whole::Uneven);
+        return Err(NotChunked::Uneven);
     }
     let blocks: Option<Vec<usize>> = graphs.iter().map(|graph| head.block_rows(graph, target)).collect();
-    let blocks = blocks.ok_or(Whole::Summed)?;
+    let blocks = blocks.ok_or(NotChunked::Summed)?;
     let rows = |graph: &Graph| row_count(graph, logits(graph));
     let mut counts = graphs.iter().zip(&blocks).map(|(graph, &block)| rows(graph).div_ceil(block));
     let count = counts.next().expect("there is a rank");
     if !counts.all(|other| other == count) {
-        return Err(Whole::Uneven);
+        return Err(NotChunked::Uneven);
     }
     if count > MAX_BLOCKS {
-        return Err(Whole::Many { blocks: count });
+        return Err(NotChunked::Many { blocks: count });
     }
     let fit = |(graph, &block): (&Graph, &usize)| most_bytes / (bytes(graph) / rows(graph) * block).max(1);
     let together = graphs.iter().zip(&blocks).map(fit).min().expect("there is a rank").max(1);
     if count <= together {
-        return Err(Whole::Summed);
+        return Err(NotChunked::Summed);
     }
     Ok((head, blocks.iter().map(|&block| Cut { block, piece: block * together }).collect()))
 }
@@ -263,44 +263,44 @@ fn is_twin(graph: &Graph, a: ValueId, b: ValueId) -> bool {
 
 impl Head {
     /// The head of this cross-entropy, if it can be chunked.
-    fn at(graph: &Graph, uses: &[Vec<(NodeId, usize)>], losses: NodeId) -> Result<Head, Whole> {
+    fn at(graph: &Graph, uses: &[Vec<(NodeId, usize)>], losses: NodeId) -> Result<Head, NotChunked> {
         let node = graph.node(losses);
         let (logits, labels) = (node.operands[0], node.operands[1]);
         if graph.outputs.contains(&logits) {
-            return Err(Whole::Read);
+            return Err(NotChunked::OtherReader);
         }
         let rank = graph.ty(logits).rank() - 1;
-        let (maker, _) = graph.value(logits).definition.ok_or(Whole::Made)?;
-        let Op::DotGeneral(dot) = &graph.node(maker).op else { return Err(Whole::Made) };
+        let (maker, _) = graph.value(logits).definition.ok_or(NotChunked::NotAMatmul)?;
+        let Op::DotGeneral(dot) = &graph.node(maker).op else { return Err(NotChunked::NotAMatmul) };
         let hidden = graph.ty(graph.node(maker).operands[0]);
         if rows(dot, 0, rank) != Some(Rows::Kept) || hidden.rank() != rank + 1 {
-            return Err(Whole::Made);
+            return Err(NotChunked::NotAMatmul);
         }
         let mut head = Head { logits: maker, losses, gradient: None, products: Vec::new() };
         for &(reader, _) in uses[logits.index()].iter().filter(|(reader, _)| *reader != losses) {
             let node = graph.node(reader);
             if head.gradient.is_some() || !is_gradient(node) || node.operands[..2] != [logits, labels] {
-                return Err(Whole::Read);
+                return Err(NotChunked::OtherReader);
             }
             head.gradient = Some(reader);
             let gradient = node.results[0];
             for &(reader, operand) in &uses[gradient.index()] {
-                let Op::DotGeneral(dot) = &graph.node(reader).op else { return Err(Whole::Read) };
-                let rows = rows(dot, operand, rank).ok_or(Whole::Read)?;
+                let Op::DotGeneral(dot) = &graph.node(reader).op else { return Err(NotChunked::OtherReader) };
+                let rows = rows(dot, operand, rank).ok_or(NotChunked::OtherReader)?;
                 let other = graph.node(reader).operands[1 - operand];
                 let weight = graph.node(maker).operands[1];
                 let other = if is_twin(graph, other, weight) { weight } else { other };
                 head.products.push(Product { node: reader, rows, operand, other });
             }
             if graph.outputs.contains(&gradient) {
-                return Err(Whole::Read);
+                return Err(NotChunked::OtherReader);
             }
         }
         let depends = head.followers(graph);
         let is_together = |id: NodeId| graph.node(id).microbatch == node.microbatch;
         let is_known = |value: ValueId| !depends[value.index()];
         let is_cut = head.reads(graph).into_iter().all(is_known) && head.nodes().all(is_together);
-        if is_cut { Ok(head) } else { Err(Whole::Late) }
+        if is_cut { Ok(head) } else { Err(NotChunked::DependsOnLoss) }
     }
 
     fn nodes(&self) -> impl Iterator<Item = NodeId> {

@@ -3,7 +3,7 @@
 
 use crate::ALIGNMENT_BYTES;
 use crate::passes::emit::push_copy;
-use crate::passes::occupied::{Crowd, Occupied};
+use crate::passes::occupied::{LiveRanges, Occupied};
 use crate::program::{
     Action, Buffer, BufferId, BufferKind, Compute, Instruction, Origin, Program, RegionKind, View,
 };
@@ -247,7 +247,7 @@ pub(crate) fn assign(mut program: Program) -> Program {
         *end += aligned(buffer.bytes);
     }
     program.host_bytes = host;
-    let crowd = Crowd::of(storages.values(), program.instructions.len());
+    let crowd = LiveRanges::of(storages.values(), program.instructions.len());
     let mut by_size: Vec<usize> = (0..storages.len()).collect();
     by_size.sort_by_key(|&s| (std::cmp::Reverse(storages[s].bytes), storages[s].first, s));
     let mut by_crowd = by_size.clone();

@@ -34,7 +34,8 @@ use collective_matmul::{CollectiveMatmul, RingChoice};
 use fuse::{Fusion, Step};
 use head::HeadCut;
 use order::Item;
-use partita_base::{Diagnostic, Result, did_you_mean};
+use partita_base::Result;
+use partita_ir::pass::{Form, Pass, Segment, no_pass};
 use partita_ir::{ClassGraph, Graph, NodeId, Offload, Operation, Role, ValueId, text};
 use std::fmt::Write;
 use timing::Timing;
@@ -87,82 +88,89 @@ pub struct Lowering {
     set: Option<ProgramSet>,
 }
 
-/// A named step of lowering.
-pub struct Pass {
-    /// Its name on the command line and in tests.
-    pub name: &'static str,
-    /// What it does, in a few words.
-    pub about: &'static str,
-    run: fn(Lowering, &PassContext) -> Result<Lowering>,
+/// The way from the local graphs of all ranks to their programs.
+pub struct Back;
+
+impl Segment for Back {
+    type State = Lowering;
+    type Context<'a> = PassContext<'a>;
 }
 
 /// Every pass, in the order in which [`crate::lower`] runs them.
-pub const PASSES: &[Pass] = &[
-    Pass {
-        name: "after-pause",
-        about: "count what follows from a cotangent to the backward pass",
-        run: |mut lowering, _| {
+pub const PASSES: &[Pass<Back>] = &[
+    Pass::<Back>::always(
+        "after-pause",
+        "count what follows from a cotangent to the backward pass",
+        Form::Ranks,
+        |mut lowering, _| {
             let graphs = std::mem::take(&mut lowering.graphs);
             lowering.graphs = lowering.outside.phased(graphs);
             Ok(lowering)
         },
-    },
-    Pass {
-        name: "decompose",
-        about: "inline composites that the device has no kernel for",
-        run: |lowering, context| lowering.rewritten(|graphs| simplify::decompose(graphs, context.target)),
-    },
-    Pass {
-        name: "chunk-head",
-        about: "split large logits, their loss and their gradients into chunks of rows",
-        run: |lowering, context| {
+    ),
+    Pass::<Back>::always(
+        "decompose",
+        "inline composites that the device has no kernel for",
+        Form::Ranks,
+        |lowering, context| lowering.rewritten(|graphs| simplify::decompose(graphs, context.target)),
+    ),
+    Pass::<Back>::always(
+        "chunk-head",
+        "split large logits, their loss and their gradients into chunks of rows",
+        Form::Ranks,
+        |lowering, context| {
             lowering.rewritten(|graphs| head::cut_heads(graphs, context.options, context.target))
         },
-    },
-    Pass {
-        name: "collective-matmul",
-        about: "turn gathers before matmuls and reduce-scatters behind them into permutes under them",
-        run: |mut lowering, context| {
+    ),
+    Pass::<Back>::always(
+        "collective-matmul",
+        "turn gathers before matmuls and reduce-scatters behind them into permutes under them",
+        Form::Ranks,
+        |mut lowering, context| {
             let graphs = std::mem::take(&mut lowering.graphs);
             lowering.graphs =
                 collective_matmul::as_rings(graphs, &lowering.classes, &context.options.collective_matmul)?;
             Ok(lowering)
         },
-    },
-    Pass {
-        name: "accumulate",
-        about: "add a matmul to another one in place",
-        run: |lowering, context| {
-            lowering.rewritten(|graphs| Ok(accumulate::accumulate(graphs, context.target)))
-        },
-    },
-    Pass {
-        name: "scatter-into-sums",
-        about: "turn a sum with a scatter into zeros into a scatter into the other operand",
-        run: |lowering, _| lowering.rewritten(|graphs| Ok(simplify::scatter_into_sums(graphs))),
-    },
-    Pass {
-        name: "simplify",
-        about: "drop identities, unused nodes and repeated constants",
-        run: |mut lowering, _| {
+    ),
+    Pass::<Back>::always(
+        "accumulate",
+        "add a matmul to another one in place",
+        Form::Ranks,
+        |lowering, context| lowering.rewritten(|graphs| Ok(accumulate::accumulate(graphs, context.target))),
+    ),
+    Pass::<Back>::always(
+        "scatter-into-sums",
+        "turn a sum with a scatter into zeros into a scatter into the other operand",
+        Form::Ranks,
+        |lowering, _| lowering.rewritten(|graphs| Ok(simplify::scatter_into_sums(graphs))),
+    ),
+    Pass::<Back>::always(
+        "simplify",
+        "drop identities, unused nodes and repeated constants",
+        Form::Ranks,
+        |mut lowering, _| {
             lowering.graphs = simplify::simplify(&lowering.graphs, &lowering.classes)?;
             Ok(lowering)
         },
-    },
-    Pass {
-        name: "recompute",
-        about: "recompute cheap elementwise ops in the backward pass instead of storing them",
-        run: |lowering, _| lowering.rewritten(|graphs| Ok(repeat::repeat(graphs))),
-    },
-    Pass {
-        name: "keep",
-        about: "keep forward values within a number of bytes and compute the others again",
-        run: |lowering, context| lowering.rewritten(|graphs| keep::keep(graphs, context.options)),
-    },
-    Pass {
-        name: "bucket",
-        about: "merge collectives of one kind and group when no reader is delayed by it",
-        run: |mut lowering, context| {
+    ),
+    Pass::<Back>::always(
+        "recompute",
+        "recompute cheap elementwise ops in the backward pass instead of storing them",
+        Form::Ranks,
+        |lowering, _| lowering.rewritten(|graphs| Ok(repeat::repeat(graphs))),
+    ),
+    Pass::<Back>::always(
+        "keep",
+        "keep forward values within a number of bytes and compute the others again",
+        Form::Ranks,
+        |lowering, context| lowering.rewritten(|graphs| keep::keep(graphs, context.options)),
+    ),
+    Pass::<Back>::always(
+        "bucket",
+        "merge collectives of one kind and group when no reader is delayed by it",
+        Form::Ranks,
+        |mut lowering, context| {
             let values = |ends: Vec<(usize, ValueId)>| ends.into_iter().map(|end| end.1).collect::<Vec<_>>();
             let ends = (&values(lowering.sent())[..], &values(lowering.received())[..]);
             let Lowering { graphs, classes, timing, outside, .. } = &lowering;
@@ -176,84 +184,84 @@ pub const PASSES: &[Pass] = &[
             lowering.buckets.extend(of_edges);
             Ok(lowering)
         },
-    },
-    Pass {
-        name: "keep-gathered",
-        about: "keep gathered parameters where the backward pass follows the forward pass at once",
-        run: |mut lowering, _| {
+    ),
+    Pass::<Back>::always(
+        "keep-gathered",
+        "keep gathered parameters where the backward pass follows the forward pass at once",
+        Form::Ranks,
+        |mut lowering, _| {
             let Lowering { graphs, buckets, timing, .. } = &mut lowering;
             lowering.kept = keep_gathered::keep_gathered(graphs, buckets, timing.as_ref());
             Ok(lowering)
         },
-    },
-    Pass {
-        name: "order",
-        about: "order nodes, and start and wait for collectives so that they overlap with compute",
-        run: |mut lowering, context| {
+    ),
+    Pass::<Back>::always(
+        "order",
+        "order nodes, and start and wait for collectives so that they overlap with compute",
+        Form::Ranks,
+        |mut lowering, context| {
             let Lowering { graphs, buckets, kept, timing, outside, .. } = &lowering;
             lowering.items =
                 order::order(&graphs[0], buckets, kept, context.options, timing.as_ref(), outside);
             Ok(lowering)
         },
-    },
-    Pass {
-        name: "fuse",
-        about: "fuse elementwise ops and reductions into regions",
-        run: |mut lowering, context| {
+    ),
+    Pass::<Back>::always(
+        "fuse",
+        "fuse elementwise ops and reductions into regions",
+        Form::Ranks,
+        |mut lowering, context| {
             let Lowering { graphs, buckets, items, .. } = &lowering;
             let (steps, fusion) = fuse::fuse(graphs, buckets, items, context.options);
             (lowering.steps, lowering.fusion) = (steps, Some(fusion));
             Ok(lowering)
         },
-    },
-    Pass {
-        name: "emit",
-        about: "write instructions over views of buffers",
-        run: |mut lowering, context| {
+    ),
+    Pass::<Back>::always(
+        "emit",
+        "write instructions over views of buffers",
+        Form::Ranks,
+        |mut lowering, context| {
             lowering.set = Some(lowering.emitted(context));
             Ok(lowering)
         },
-    },
-    Pass {
-        name: "replace-inputs",
-        about: "write new parameters and states over the old ones",
-        run: |lowering, context| {
+    ),
+    Pass::<Back>::always(
+        "replace-inputs",
+        "write new parameters and states over the old ones",
+        Form::Ranks,
+        |lowering, context| {
             let guard = context.options.guard;
             Ok(lowering.each_program(|program| memory::replace_inputs(program, guard)))
         },
-    },
-    Pass {
-        name: "offload",
-        about: "keep states and activations in host memory while nothing uses them",
-        run: |lowering, _| {
+    ),
+    Pass::<Back>::always(
+        "offload",
+        "keep states and activations in host memory while nothing uses them",
+        Form::Ranks,
+        |lowering, _| {
             let what = lowering.offload.clone();
             Ok(lowering.each_program(|program| offload::offload(program, &what)))
         },
-    },
-    Pass {
-        name: "place",
-        about: "give every buffer its place in the arena",
-        run: |lowering, _| Ok(lowering.each_program(memory::assign)),
-    },
-    Pass {
-        name: "check",
-        about: "check the programs of all ranks against each other and against their memory maps",
-        run: |lowering, _| {
+    ),
+    Pass::<Back>::always("place", "give every buffer its place in the arena", Form::Ranks, |lowering, _| {
+        Ok(lowering.each_program(memory::assign))
+    }),
+    Pass::<Back>::always(
+        "check",
+        "check the programs of all ranks against each other and against their memory maps",
+        Form::Ranks,
+        |lowering, _| {
             lowering.set.as_ref().map_or(Ok(()), |set| check(set).map(|_| ()))?;
             Ok(lowering)
         },
-    },
+    ),
 ];
 
-/// The position of a pass in [`PASSES`]. For an unknown name, E400 with the nearest one.
+/// The position of a pass in [`PASSES`]; E017 for an unknown name.
 pub fn find_pass(name: &str) -> Result<usize> {
-    PASSES.iter().position(|pass| pass.name == name).ok_or_else(|| {
-        let names: Vec<&str> = PASSES.iter().map(|pass| pass.name).collect();
-        let mut error = Diagnostic::new("E017", format!("lowering has no pass `{name}`"))
-            .expected(format!("one of {}", names.join(", ")));
-        error.help = did_you_mean(name, names);
-        error
-    })
+    let position = PASSES.iter().position(|pass| pass.name == name);
+    position.ok_or_else(|| no_pass(name, PASSES.iter().map(|pass| pass.name)))
 }
 
 impl Lowering {
@@ -296,23 +304,6 @@ impl Lowering {
             fusion: None,
             set: None,
         })
-    }
-
-    /// Runs these passes in order; `after` receives the result of each.
-    ///
-    /// # Errors
-    /// Errors of the passes.
-    pub fn run(
-        mut self,
-        passes: &[Pass],
-        context: &PassContext,
-        after: &mut dyn FnMut(&Pass, &Lowering),
-    ) -> Result<Lowering> {
-        for pass in passes {
-            self = (pass.run)(self, context)?;
-            after(pass, &self);
-        }
-        Ok(self)
     }
 
     /// The current graph of each class, before instructions are emitted.

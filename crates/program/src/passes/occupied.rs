@@ -87,13 +87,13 @@ fn meets(&(_, from, count): &Part, first: usize, last: usize) -> bool {
 }
 
 /// A sparse table of the bytes live at each instruction; it answers maxima over spans.
-pub(super) struct Crowd {
+pub(super) struct LiveRanges {
     /// `most[k][i]` is the maximum over the `2^k` instructions from `i` on.
     most: Vec<Vec<usize>>,
 }
 
-impl Crowd {
-    pub fn of<'a>(storages: impl Iterator<Item = &'a Storage>, instructions: usize) -> Crowd {
+impl LiveRanges {
+    pub fn of<'a>(storages: impl Iterator<Item = &'a Storage>, instructions: usize) -> LiveRanges {
         let (mut begins, mut ends) = (vec![0; instructions], vec![0; instructions + 1]);
         for storage in storages.filter(|storage| storage.first < instructions) {
             begins[storage.first] += storage.bytes;
@@ -112,7 +112,7 @@ impl Crowd {
             most.push(pairs.map(|(&one, &other)| one.max(other)).collect());
             width *= 2;
         }
-        Crowd { most }
+        LiveRanges { most }
     }
 
     /// The most bytes live at one instruction of the storage's span.
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn the_most_that_lives_in_a_span_is_that_of_its_fullest_instruction() {
         let storages = storages();
-        let crowd = Crowd::of(storages.iter().map(|(storage, _)| storage), 50);
+        let crowd = LiveRanges::of(storages.iter().map(|(storage, _)| storage), 50);
         let live = |at: usize| {
             let alive = storages.iter().filter(|(s, _)| s.first <= at && at <= s.last);
             alive.map(|(s, _)| s.bytes).sum::<usize>()

@@ -102,3 +102,26 @@ fn ranks_may_loop_as_often_as_their_number_says_where_they_exchange_nothing() {
         assert_eq!(got, want);
     }
 }
+
+/// JAX gives a value beside a `shard_map` a mesh without axes: it is whole on every rank.
+#[test]
+fn a_value_on_a_mesh_without_axes_is_whole() {
+    let text = r#"module @m {
+  sdy.mesh @empty_mesh = <[]>
+  sdy.mesh @mesh = <["x"=4]>
+  func.func public @main(%s: tensor<f32> {sdy.sharding = #sdy.sharding<@empty_mesh, []>}, %a: tensor<8xf32>) -> (tensor<8xf32>) {
+    %0 = sdy.manual_computation(%s, %a) in_shardings=[<@mesh, []>, <@mesh, [{"x"}]>] out_shardings=[<@mesh, [{"x"}]>] manual_axes={"x"} (%t: tensor<f32>, %mine: tensor<2xf32>) {
+      %b = stablehlo.broadcast_in_dim %t, dims = [] : (tensor<f32>) -> tensor<2xf32>
+      %p = stablehlo.multiply %mine, %b : tensor<2xf32>
+      sdy.return %p : tensor<2xf32>
+    } : (tensor<f32>, tensor<8xf32>) -> tensor<8xf32>
+    return %0 : tensor<8xf32>
+  }
+}"#;
+    let graph = text::parse(text).unwrap_or_else(|error| panic!("{error}"));
+    let mesh = graph.meshes.iter().find(|mesh| !mesh.axes.is_empty()).expect("it has one");
+    let partitioned = partition(&graph, mesh, &Options::default()).unwrap_or_else(|error| panic!("{error}"));
+    let inputs = [Literal::scalar(partita_base::DType::F32, 3.0), input()];
+    let found = virtual_ranks::interpret(&partitioned, &inputs).unwrap();
+    assert_eq!(found[0].to_f64(), (1..=8).map(|n| 3.0 * f64::from(n)).collect::<Vec<_>>());
+}

@@ -83,7 +83,7 @@ fn rounded_one(graph: &Graph, alike: &[&Graph]) -> Result<Graph> {
         let terms: usize = extents.iter().product();
         let dtype = graph.ty(node.results[0]).dtype;
         let is_rounded = matches!(dtype, DType::F32 | DType::F64) || is_complex(dtype);
-        if !(2..=MOST_TERMS).contains(&terms) || !is_rounded {
+        if !(2..=MAX_TERMS).contains(&terms) || !is_rounded {
             return Ok(Some(graph_edit::push_copy(builder, graph, index, operands)));
         }
         let mut sum: Option<ValueId> = None;
@@ -112,7 +112,7 @@ fn rounded_one(graph: &Graph, alike: &[&Graph]) -> Result<Graph> {
 }
 
 /// Longer sums stay as they are.
-const MOST_TERMS: usize = 64;
+const MAX_TERMS: usize = 64;
 
 /// The first difference found by the checks.
 fn run(case: &Case) -> Result<Option<String>> {

@@ -103,7 +103,7 @@ pub const MESHES: &[&[(&str, usize)]] = &[
 ];
 
 /// Most elements of a tensor.
-const MOST_ELEMENTS: usize = 400;
+const MAX_ELEMENTS: usize = 400;
 
 /// A random graph with random annotations.
 #[derive(Clone, Debug)]
@@ -181,7 +181,7 @@ impl Recipe {
     pub fn graph(&self) -> Graph {
         let mut kitchen = Kitchen { b: GraphBuilder::new("main"), floats: Vec::new(), mesh: self.mesh() };
         for shape in &self.inputs {
-            if shape.iter().product::<usize>() <= MOST_ELEMENTS {
+            if shape.iter().product::<usize>() <= MAX_ELEMENTS {
                 kitchen.input(shape);
             }
         }
@@ -190,7 +190,7 @@ impl Recipe {
         }
         for &(kind, entropy) in &self.steps {
             if let Some(value) = kitchen.step(kind, Digits(entropy))
-                && kitchen.b.ty(value).element_count() <= MOST_ELEMENTS
+                && kitchen.b.ty(value).element_count() <= MAX_ELEMENTS
             {
                 kitchen.floats.push(value);
             }
@@ -487,7 +487,7 @@ impl Kitchen {
         }
         let types = [self.b.ty(x).clone(), self.b.ty(y).clone()];
         let result = partita_ir::Operation::infer(&dot, &[&types[0], &types[1]]).expect("extents agree");
-        let small = result[0].rank() <= 4 && result[0].element_count() <= MOST_ELEMENTS;
+        let small = result[0].rank() <= 4 && result[0].element_count() <= MAX_ELEMENTS;
         small.then(|| self.b.dot_general(x, y, dot).expect("extents agree"))
     }
 
