@@ -12,10 +12,10 @@ use crate::style::{Kind, Layout, Layouts, Style};
 use crate::ulysses::exchange_heads;
 use crate::weights::{matrix_dims, weights_of};
 use indexmap::IndexMap;
-use partita_base::{Diagnostic, Result, did_you_mean};
+use partita_base::{Diagnostic, Note, Result, did_you_mean};
 use partita_ir::ops::{BinaryKind, ShardingConstraint};
 use partita_ir::{Annotation, Graph, GraphBuilder, NodeId, Op, Operation, Phase, Role, ValueId, graph_edit};
-use partita_mesh::{AxisRef, Mesh};
+use partita_mesh::{AxisRef, AxisRole, Mesh};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Options that complement the lines of a plan.
@@ -33,22 +33,11 @@ pub struct Applied {
     /// The step with annotations and sharding constraints.
     pub graph: Graph,
     /// Notes for the user: options without effect.
-    pub notes: Vec<String>,
+    pub notes: Vec<Note>,
 }
-
-/// Axes that shard the batch, where the mesh has them.
-const DATA_AXES: [&str; 3] = ["dp", "fsdp", "ep"];
-
-/// Axes that shard token sequences, where the mesh has them.
-pub(crate) const SEQUENCE_AXES: [&str; 2] = ["sp", "cp"];
 
 /// The axis that [`ApplyOptions::sequence_parallel`] shards over.
-const SEQUENCE_PARALLEL_AXIS: &str = "tp";
-
-/// The number of shards of the batch on a mesh: the product of its axes `dp`, `fsdp` and `ep`.
-pub fn batch_shards(mesh: &Mesh) -> usize {
-    mesh.axes.iter().filter(|axis| DATA_AXES.contains(&axis.name.as_str())).map(|axis| axis.size).product()
-}
+const SEQUENCE_PARALLEL_AXIS: &str = AxisRole::Model.axis();
 
 /// Applies the layout lines of a plan to a step.
 ///
@@ -69,7 +58,7 @@ pub fn apply(plan: &Plan, step: &Graph, mesh: &Mesh, options: &ApplyOptions) -> 
         graph.meshes.push(mesh.clone());
     }
     let modules = Modules::of(&graph);
-    let mut planner = Planner {
+    let mut planner = LayoutAnnotator {
         graph: &graph,
         mesh,
         pins: Pins { graph: &graph, mesh, mesh_index, of: BTreeMap::new(), sequence: Default::default() },
@@ -105,7 +94,7 @@ pub fn apply(plan: &Plan, step: &Graph, mesh: &Mesh, options: &ApplyOptions) -> 
         planner.storage(line, &kept)?;
     }
     let attention = planner.attention_lines(&declared)?;
-    let Planner { pins, constraints, notes, .. } = planner;
+    let LayoutAnnotator { pins, constraints, notes, .. } = planner;
     let pinned = pins.of;
     let mut graph = write(&graph, mesh_index, &pinned, &constraints)?;
     if !attention.is_empty() {
@@ -120,7 +109,7 @@ fn layer_lines<'p>(
     graph: &Graph,
     modules: &Modules,
     declared: &[Declared<'p>],
-) -> Result<(IndexMap<String, Declared<'p>>, Vec<String>)> {
+) -> Result<(IndexMap<String, Declared<'p>>, Vec<Note>)> {
     let mut lines: IndexMap<String, Declared> = IndexMap::new();
     let mut claims: Vec<Claim<&Style>> = Vec::new();
     for &entry in declared.iter().filter(|line| line.style.is_layer()) {
@@ -160,7 +149,7 @@ fn layer_lines<'p>(
 ///
 /// # Errors
 /// E221 for a pattern that matches nothing.
-pub fn overruled_lines(plan: &Plan, forward: &Graph) -> Result<Vec<String>> {
+pub fn overruled_lines(plan: &Plan, forward: &Graph) -> Result<Vec<Note>> {
     let declared: Vec<Declared> = plan.entries.iter().filter_map(Declared::of).collect();
     Ok(layer_lines(forward, &Modules::of(forward), &declared)?.1)
 }
@@ -184,17 +173,17 @@ impl<'p> Declared<'p> {
 }
 
 /// The state of applying a plan.
-pub(crate) struct Planner<'a> {
+pub(crate) struct LayoutAnnotator<'a> {
     pub graph: &'a Graph,
     pub mesh: &'a Mesh,
     pub pins: Pins<'a>,
     pub modules: &'a Modules<'a>,
     pub sequence_parallel: bool,
     pub constraints: Constraints,
-    pub notes: Vec<String>,
+    pub notes: Vec<Note>,
 }
 
-impl<'a> Planner<'a> {
+impl<'a> LayoutAnnotator<'a> {
     pub(crate) fn axis(&mut self, entry: Declared) -> Result<AxisRef> {
         let found = self.axis_named(entry.style.axis_name(), entry.entry);
         found.map_err(|error| match entry.style.is_storage() && entry.style.axis.is_none() {
@@ -206,9 +195,10 @@ impl<'a> Planner<'a> {
     /// What to write instead of a storage style whose usual axis the mesh does not have: ranks that share the batch, or its
     /// sequences, hold the same parameters and states, which they can divide.
     fn axes_of_storage(&self, style: &Style) -> String {
-        let has = |name: &&&str| self.mesh.axes.iter().any(|axis| axis.name == **name && axis.size > 1);
-        let over = |name: &&str| format!("`{}`", Style { axis: Some(name.to_string()), ..style.clone() });
-        let written: Vec<String> = DATA_AXES.iter().chain(&SEQUENCE_AXES).filter(has).map(over).collect();
+        let shares = |role: &AxisRole| role.shards_data() && self.mesh.size_of(*role) > 1;
+        let roles = AxisRole::ALL.into_iter().filter(shares);
+        let written: Vec<String> =
+            roles.map(|role| format!("`{}`", style.clone().over(role.axis()))).collect();
         let what = format!("`{style}` divides what ranks that share the batch hold alike");
         match &written[..] {
             [] => format!("{what}, and no axis of {} shares it: add `{}`", self.mesh, style.axis_name()),
@@ -238,11 +228,8 @@ impl<'a> Planner<'a> {
 
     /// Annotates fed tensors: the batch over the data axes, token sequences over the sequence axis.
     fn feed(&mut self) -> Result<()> {
-        let axes = |names: &[&str]| -> Vec<AxisRef> {
-            let all = (0..self.mesh.axes.len()).map(|axis| self.mesh.full_axis(axis));
-            all.filter(|axis| names.contains(&self.mesh.axes[axis.axis].name.as_str())).collect()
-        };
-        let (data, sequence) = (axes(&DATA_AXES), axes(&SEQUENCE_AXES));
+        let data = self.mesh.axes_where(AxisRole::shards_batch);
+        let sequence = self.mesh.axes_where(AxisRole::shards_sequence);
         self.pins.sequence.0.clone_from(&sequence);
         // What an output replaces, such as a state of an imported step, is no part of the batch.
         let replaced: BTreeSet<usize> = self.graph.aliases.iter().map(|&(input, _)| input).collect();
@@ -350,13 +337,13 @@ impl<'a> Planner<'a> {
             }
         }
         if let Some(layouts) = &output {
-            self.lies(module, Side::Leaves, layouts, axis, &origin)?;
+            self.pin_boundary(module, Side::Leaves, layouts, axis, &origin)?;
         }
         if let Some(layouts) = &style.input_from {
-            self.lies(module, Side::Enters, layouts, axis, &origin)?;
+            self.pin_boundary(module, Side::Enters, layouts, axis, &origin)?;
         }
         if let Some(layouts) = &input {
-            self.is_read(module, Side::Enters, layouts, axis, &origin)?;
+            self.pin_input(module, Side::Enters, layouts, axis, &origin)?;
         }
         Ok(())
     }
@@ -473,7 +460,8 @@ impl<'a> Planner<'a> {
         } else {
             return;
         };
-        self.notes.push(format!("`--sequence-parallel` changes nothing: {missing}"));
+        let text = format!("`--sequence-parallel` changes nothing: {missing}");
+        self.notes.push(Note::new("no-effect", text));
     }
 
     /// Notes a line that replicates what `--sequence-parallel` would shard, or reads sharded what
@@ -483,8 +471,9 @@ impl<'a> Planner<'a> {
             true => (&line.style.input, Layouts::All(Layout::Replicate)),
             false => (&line.style.output, Layouts::All(Layout::Shard(1))),
         };
-        let note =
-            format!("{} overrides `--sequence-parallel`, which would request {would}", line.describe());
+        let line = line.describe();
+        let text = format!("{line} overrides `--sequence-parallel`, which would request {would}");
+        let note = Note { code: "against-sequence", line: Some(line), text };
         if asked.as_ref().is_some_and(|asked| *asked != would) && !self.notes.contains(&note) {
             self.notes.push(note);
         }

@@ -368,8 +368,10 @@ fn what_a_graph_asks_already_stays() {
 #[test]
 fn sequence_parallelism_says_which_lines_hold_against_it() {
     let options = ApplyOptions { sequence_parallel: true };
-    let notes =
-        |mesh: &Mesh, lines: &[(&str, &str)]| apply(&plan(lines), &gpt(), mesh, &options).unwrap().notes;
+    let notes = |mesh: &Mesh, lines: &[(&str, &str)]| -> Vec<String> {
+        let applied = apply(&plan(lines), &gpt(), mesh, &options).unwrap();
+        applied.notes.into_iter().map(|note| note.text).collect()
+    };
     let mesh = Mesh::new("mesh", &[("tp", 2)]);
     let lines =
         [("layers.*.mlp.up_proj", "colwise"), ("layers.*.mlp.down_proj", "rowwise(output=replicate)")];
@@ -385,8 +387,9 @@ fn sequence_parallelism_says_which_lines_hold_against_it() {
     assert!(note.starts_with("`--sequence-parallel` changes nothing: mesh dp=2 has no axis `tp`"), "{note}");
     let mlp = step_of(ModelConfig::Mlp(MlpConfig::default()));
     let notes = apply(&plan(&[("layers.0", "colwise")]), &mlp, &mesh, &options).unwrap().notes;
+    let texts: Vec<&str> = notes.iter().map(|note| note.text.as_str()).collect();
     assert_eq!(
-        notes,
+        texts,
         ["`--sequence-parallel` changes nothing: the model has no activations [batch, sequence, features]"]
     );
 }

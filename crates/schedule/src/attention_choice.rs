@@ -6,12 +6,12 @@ use crate::plan::{Entry, Plan};
 use crate::primitive::Primitive;
 use crate::structure::is_self_attention;
 use crate::style::{Kind, Style};
-use crate::{apply::batch_shards, ulysses::attention_of};
+use crate::ulysses::attention_of;
 use partita_base::{Diagnostic, Result};
 use partita_cost::{Cluster, Collective, Work};
 use partita_ir::composites::attention_window;
 use partita_ir::{AttributesExt, Graph, Node};
-use partita_mesh::Mesh;
+use partita_mesh::{AxisRole, Mesh};
 
 /// The plan with every line `auto` as the line that it chooses; the origin of the line says what the others would take.
 ///
@@ -93,8 +93,8 @@ impl Problem {
         let (&[batch, heads, tokens, depth], &[_, groups, keys, _]) = (&q.shape[..], &k.shape[..]) else {
             return None;
         };
-        let by_heads = mesh.axis_named("tp").map_or(1, |axis| axis.size);
-        let rows = batch.div_ceil(batch_shards(mesh)) as f64;
+        let by_heads = mesh.size_of(AxisRole::Model);
+        let rows = batch.div_ceil(mesh.batch_shards()) as f64;
         let own_heads = heads.div_ceil(by_heads) as f64;
         let attributes = &composite.attributes;
         let (is_causal, window) = (attributes.flag("causal"), attention_window(attributes));

@@ -130,7 +130,7 @@ fn is_inside_word(letter: char) -> bool {
 }
 
 /// The limit on nesting, which protects the stack.
-pub(crate) const MOST_DEPTH: usize = 32;
+pub(crate) const MAX_DEPTH: usize = 32;
 
 /// The position of the first `letter` outside quotes, inner parentheses and comments.
 pub(crate) fn closing(text: &str, letter: char) -> Option<usize> {
@@ -241,8 +241,8 @@ impl<'a> Reader<'a> {
 
     fn value(&mut self) -> Result<Argument> {
         self.depth += 1;
-        if self.depth > MOST_DEPTH {
-            return Err(self.wrong(&format!("at most {MOST_DEPTH} levels of nested values")));
+        if self.depth > MAX_DEPTH {
+            return Err(self.wrong(&format!("at most {MAX_DEPTH} levels of nested values")));
         }
         let value = self.one_value();
         self.depth -= 1;

@@ -1,6 +1,7 @@
 //! Finds plan lines that a later line overrides. Contradictions without a sensible meaning are
 //! errors when the plan is applied; the others become notes with both lines and their subject.
 
+use partita_base::Note;
 use std::collections::BTreeSet;
 
 /// A line, the names of what it covers, and what it requests.
@@ -10,9 +11,12 @@ pub(crate) struct Claim<'a, T> {
     pub asks: T,
 }
 
+/// The code of a note that names two lines of which the later one overrides the earlier.
+pub(crate) const OVERRIDDEN: &str = "overridden";
+
 /// Reports each claim that a later claim overrides. An exception to a default, that is a later line
 /// about a part of what an earlier one covers, is no contradiction.
-pub(crate) fn overruled<T: PartialEq>(claims: &[Claim<T>]) -> Vec<String> {
+pub(crate) fn overruled<T: PartialEq>(claims: &[Claim<T>]) -> Vec<Note> {
     let mut notes = Vec::new();
     for (number, before) in claims.iter().enumerate() {
         let overrules = |after: &&Claim<T>| {
@@ -21,7 +25,8 @@ pub(crate) fn overruled<T: PartialEq>(claims: &[Claim<T>]) -> Vec<String> {
         };
         if let Some(after) = claims[number + 1..].iter().find(overrules) {
             let common: Vec<&str> = before.about.intersection(&after.about).copied().collect();
-            notes.push(format!("{}: {} overrides {}", named(&common), after.line, before.line));
+            let text = format!("{}: {} overrides {}", named(&common), after.line, before.line);
+            notes.push(Note { code: OVERRIDDEN, line: Some(before.line.clone()), text });
         }
     }
     notes
@@ -50,7 +55,9 @@ mod tests {
             };
             lines.iter().map(claim).collect()
         };
-        let notes = |lines: &[(&'static str, &'static [&'static str], u8)]| overruled(&claims(lines));
+        let notes = |lines: &[(&'static str, &'static [&'static str], u8)]| -> Vec<String> {
+            overruled(&claims(lines)).into_iter().map(|note| note.text).collect()
+        };
         assert!(notes(&[("A", &["a", "b"], 1), ("B", &["a"], 2)]).is_empty(), "an exception");
         assert!(notes(&[("A", &["a"], 1), ("B", &["a", "b"], 1)]).is_empty(), "the same twice");
         assert!(notes(&[("A", &["a"], 1), ("B", &["b"], 2)]).is_empty(), "nothing in common");

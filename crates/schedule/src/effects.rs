@@ -1,23 +1,21 @@
 //! Whether each axis of the mesh and each line of the plan has an effect on a built step. What has none is most likely a
 //! slip, so it is an error, unless it is written in a way that says that nothing should change.
 
-use crate::build::{BuildOptions, Built};
+use crate::build::Built;
+use crate::contradictions::OVERRIDDEN;
 use crate::modules::{Modules, is_inside, matches_around};
-use crate::placement::MODEL_AXIS;
 use crate::plan::{Entry, Plan};
 use crate::primitive::{Offloaded, Primitive};
 use crate::ready::is_default;
+use crate::request::BuildOptions;
 use crate::stages::{PIPELINE_AXIS, Stage};
 use crate::structure::Structured;
 use crate::style::Kind;
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::{Annotation, Graph, Phase, Role, ValueId};
-use partita_mesh::Mesh;
+use partita_mesh::{AxisRole, Mesh};
 use partita_spmd::Partitioned;
 use std::collections::BTreeSet;
-
-/// The axes with a built-in meaning.
-pub const BUILT_IN_AXES: [&str; 7] = ["dp", "fsdp", "ep", "sp", "cp", "tp", "pp"];
 
 /// A line of a plan that changes nothing.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -124,21 +122,21 @@ pub fn check_axes(built: &Built) -> Result<()> {
         "to repeat the work on purpose, put `\"**\" = \"replicate(axis={axis})\"` first, or `replicate(axis={axis})` into \
          the list of `\"**\"`"
     );
-    let expected = match axis.as_str() {
-        "sp" | "cp" => "a model that reads sequences of tokens, or images".to_string(),
-        known if BUILT_IN_AXES.contains(&known) => {
-            format!("a line that shards over it, as `colwise(axis={axis})`")
+    let role = AxisRole::from_axis(&axis);
+    let expected = match role {
+        Some(role) if role.shards_sequence() => {
+            "a model that reads sequences of tokens, or images".to_string()
         }
-        _ => {
-            let built_in = BUILT_IN_AXES.join(", ");
-            format!("an axis with a built-in meaning ({built_in}), or one that the plan names")
+        Some(_) => format!("a line that shards over it, as `colwise(axis={axis})`"),
+        None => {
+            format!("an axis with a built-in meaning ({}), or one that the plan names", AxisRole::names())
         }
     };
     let error = Diagnostic::new("E009", format!("nothing uses the axis `{axis}` of the mesh"))
         .at("--mesh")
         .expected(expected)
         .found(why);
-    let near = did_you_mean(&axis, BUILT_IN_AXES).filter(|_| !BUILT_IN_AXES.contains(&axis.as_str()));
+    let near = did_you_mean(&axis, AxisRole::ALL.map(AxisRole::axis)).filter(|_| role.is_none());
     Err(match near {
         Some(near) => error.note(on_purpose).help(near),
         None => error.help(format!("leave the axis out; {on_purpose}")),
@@ -332,7 +330,7 @@ impl<'b> Asked<'b> {
             (Primitive::Style(style), _) => style.axis_name().to_string(),
             (Primitive::Shard { axis: Some(axis), .. }, _) => axis.clone(),
             (_, [only]) => only.name.clone(),
-            _ => MODEL_AXIS.to_string(),
+            _ => AxisRole::Model.axis().to_string(),
         };
         let axis_of = |mesh: &&'b Mesh| {
             let name = axis_name(mesh);
@@ -355,7 +353,7 @@ impl<'b> Asked<'b> {
             };
             origin.contains(&line) && has_effect
         };
-        let overridden = built.notes.iter().find(|note| note.ends_with(&format!("overrides {line}")));
+        let overridden = built.notes.iter().find(|note| note.is_about(OVERRIDDEN, &line));
         let is_named = |mesh: &&'b Mesh| mesh.axis_named(&axis_name(mesh)).is_some();
         let may_wait =
             axes.iter().all(Option::is_none) && (overridden.is_none() || self.meshes.iter().any(is_named));
@@ -364,7 +362,7 @@ impl<'b> Asked<'b> {
         }
         let storage = entry.primitive.style().filter(|style| style.is_storage());
         Some(match (overridden, storage.map(|style| style.kind)) {
-            (Some(note), _) => note.clone(),
+            (Some(note), _) => note.to_string(),
             (None, Some(Kind::Zero1 | Kind::Zero2)) if !has_states(built) => {
                 "the optimizer has no states".to_string()
             }

@@ -68,19 +68,32 @@ pub fn scalars(graph: &Graph, seed: u64, step: u64, learning_rate: f64) -> Fed {
 /// Exclusive upper bound for a random integer input, inferred from its consumers, also through
 /// views (rows of an embedding table, for example); 2 if unknown.
 pub fn choices(graph: &Graph, value: ValueId) -> usize {
+    least(graph, value, &|op, table| match op {
+        EMBEDDING => table.first().copied(),
+        "partita.cross_entropy" => table.last().copied(),
+        _ => None,
+    })
+    .unwrap_or(2)
+}
+
+/// The rows of the smallest embedding table that an input chooses rows of, also through views; `None` if it chooses none.
+/// Another index is an error in PyTorch; an embedding of ours, and StableHLO, would take the nearest row.
+pub fn table_rows(graph: &Graph, value: ValueId) -> Option<usize> {
+    least(graph, value, &|op, table| table.first().copied().filter(|_| op == EMBEDDING))
+}
+
+const EMBEDDING: &str = "partita.embedding";
+
+/// The least of what the readers of a value say, given their names and the shapes of their first operands.
+fn least(graph: &Graph, value: ValueId, limit: &dyn Fn(&str, &[usize]) -> Option<usize>) -> Option<usize> {
     let readers = graph.nodes.iter().filter(|node| node.operands.contains(&value));
     let counts = readers.filter_map(|node| {
         if matches!(node.op, Op::Reshape(_) | Op::Convert(_)) {
-            return Some(choices(graph, node.results[0]));
+            return least(graph, node.results[0], limit);
         }
-        let first = &graph.ty(node.operands[0]).shape;
-        match node.op.name() {
-            "partita.embedding" => first.first().copied(),
-            "partita.cross_entropy" => first.last().copied(),
-            _ => None,
-        }
+        limit(node.op.name(), &graph.ty(node.operands[0]).shape)
     });
-    counts.min().unwrap_or(2)
+    counts.min()
 }
 
 /// Normal numbers, booleans, or integers below `choices`.

@@ -23,6 +23,7 @@ mod glob;
 mod listed;
 mod modules;
 mod offload;
+pub mod passes;
 mod pattern;
 mod pins;
 mod pipeline;
@@ -31,6 +32,7 @@ mod plan;
 mod primitive;
 mod python;
 mod ready;
+mod request;
 mod schedule;
 mod sides;
 mod stages;
@@ -43,23 +45,22 @@ mod ulysses;
 pub mod verify;
 mod weights;
 
-pub use apply::{Applied, ApplyOptions, apply, batch_shards, overruled_lines};
+pub use apply::{Applied, ApplyOptions, apply, overruled_lines};
 pub use attention_choice::choose_attention;
-pub use build::{
-    BuildOptions, Built, annotated_differentiated, annotated_steps, build, build_differentiated,
-    build_evaluation, build_forward, build_gradients, open_without_kernels, reference_step,
-};
+pub use build::{Built, reference_step};
 pub use call::{Argument, Call};
 pub use differentiated::Differentiated;
-pub use effects::{BUILT_IN_AXES, Idle, check_axes, check_effects, unused_axes};
+pub use effects::{Idle, check_axes, check_effects, unused_axes};
 pub use glob::matches;
+pub use passes::open_composites;
 pub use pattern::{Match, Pattern};
 pub use pipeline::mesh_of_stages;
 pub use plan::{Entry, Plan};
 pub use primitive::{Offloaded, Primitive, primitive_names};
 pub use ready::{READY_PLANS, ReadyOptions, ready_plan, storage_plan, with_storage};
+pub use request::{BuildOptions, BuildRequest, Source, StepKind};
 pub use schedule::{At, ForwardOps, Schedule, Subgraphs};
 pub use stages::{PIPELINE_AXIS, Stage, interpret, moves};
-pub use structure::{Structured, Tag, Tools, reference_model, restructure};
+pub use structure::{BuildContext, Structured, Tag, reference_model, restructure};
 pub use style::{Gather, Kind, Layout, Layouts, Style};
 pub use sync::{MatrixLayout, SyncMode, SyncOp};

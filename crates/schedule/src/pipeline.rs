@@ -6,17 +6,18 @@
 //! name the mesh of the slice that runs its stage; then slices may differ in size and in their axes,
 //! and a layout line applies on the slices that have its axis.
 
-use crate::build::BuildOptions;
 use crate::modules::{is_inside, matches_around};
 use crate::plan::{Entry, Plan};
 use crate::primitive::Primitive;
+use crate::request::BuildOptions;
 use crate::stages::PIPELINE_AXIS;
 use crate::structure::Structured;
-use partita_base::{Diagnostic, Result};
+use partita_base::{Diagnostic, Note, Result};
 use partita_cost::Cluster;
-use partita_ir::{Graph, Node, Phase};
-use partita_mesh::{Axis, Mesh, Slice};
+use partita_ir::{Graph, Node, Operation, Phase};
+use partita_mesh::{Axis, AxisRole, Mesh, Slice};
 use partita_pipeline::{Order, Timetable, block_of, crossing_bytes, mark as marks};
+use partita_spmd::coupled_op;
 
 /// A stage as a line of the plan lists it.
 #[derive(Clone, PartialEq, Debug)]
@@ -39,7 +40,7 @@ impl Mark {
 }
 
 /// The slices of a mesh, the stages on them and the timetable. A mesh without stages is one slice.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Pipeline {
     /// The slices, in order of their first stage.
     pub slices: Vec<Slice>,
@@ -63,6 +64,11 @@ impl Structured {
 }
 
 impl Pipeline {
+    /// One stage on a whole mesh.
+    pub fn whole(mesh: &Mesh) -> Pipeline {
+        Pipeline { slices: vec![Slice::whole(mesh)], slice_of_stage: vec![0], ..Pipeline::default() }
+    }
+
     /// The pipeline that the marks of a plan and the axis `pp` of a mesh describe.
     ///
     /// # Errors
@@ -398,6 +404,17 @@ fn modules_of(ends: &[(String, String)]) -> Vec<&str> {
     ends.iter().map(|(module, _)| module.as_str()).collect()
 }
 
+/// A note if the microbatches of a step cannot run one after the other: an op needs the rows of all of them.
+pub(crate) fn coupled(step: &Graph) -> Option<Note> {
+    let node = step.node(coupled_op(step)?);
+    let name = if node.path.is_empty() { node.op.name() } else { &node.path };
+    let text = format!(
+        "`{name}` needs the rows of the whole batch, as a batch norm does: microbatches wait for each other there, so they \
+         neither overlap in a pipeline nor take less memory"
+    );
+    Some(Note::new("coupled-rows", text))
+}
+
 fn ranks_of(slices: &[Slice]) -> usize {
     slices.iter().map(|slice| slice.ranks.len()).sum()
 }
@@ -406,7 +423,9 @@ fn ranks_of(slices: &[Slice]) -> usize {
 fn axis_of(primitive: &Primitive) -> Option<&str> {
     match primitive {
         Primitive::Style(style) => Some(style.axis_name()),
-        Primitive::Shard { axis, .. } | Primitive::Sync { axis, .. } => Some(axis.as_deref().unwrap_or("tp")),
+        Primitive::Shard { axis, .. } | Primitive::Sync { axis, .. } => {
+            Some(axis.as_deref().unwrap_or(AxisRole::Model.axis()))
+        }
         _ => None,
     }
 }

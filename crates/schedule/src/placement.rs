@@ -1,6 +1,6 @@
 //! The layout primitives: `shard` shards a tensor, `sync` places a gather or a reduction.
 
-use crate::apply::Planner;
+use crate::apply::LayoutAnnotator;
 use crate::flow::{Flow, Standing, State};
 use crate::modules::{around, is_inside, owner};
 use crate::pins::Pin;
@@ -10,15 +10,12 @@ use crate::sync::{MatrixLayout, SyncMode, SyncOp};
 use crate::weights::weights_of;
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::{NodeId, Phase, Role, Rule, ValueId};
-use partita_mesh::AxisRef;
+use partita_mesh::{AxisRef, AxisRole};
 use partita_spmd::units::rules_of;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Readers with their operand positions.
 type Readers = Vec<(NodeId, usize)>;
-
-/// The default axis of a line that names none.
-pub(crate) const MODEL_AXIS: &str = "tp";
 
 /// Effects of earlier lines that pins do not record.
 #[derive(Default)]
@@ -40,7 +37,7 @@ struct Line<'l> {
     rules: &'l [Rule],
 }
 
-impl Planner<'_> {
+impl LayoutAnnotator<'_> {
     /// Applies the lines `shard` and `sync` of a plan, in order.
     pub(crate) fn placements(&mut self, plan: &Plan) -> Result<()> {
         let is_placement =
@@ -74,7 +71,7 @@ impl Planner<'_> {
     fn axis_of(&mut self, name: Option<&str>, entry: &Entry) -> Result<AxisRef> {
         let only = || match self.mesh.axes.as_slice() {
             [axis] => axis.name.clone(),
-            _ => MODEL_AXIS.to_string(),
+            _ => AxisRole::Model.axis().to_string(),
         };
         let name = name.map_or_else(only, str::to_string);
         self.axis_named(&name, entry)

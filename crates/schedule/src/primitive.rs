@@ -145,11 +145,14 @@ impl Offloaded {
     }
 }
 
+/// The code of the note that explains a stage mark.
+pub(crate) const STAGE_ENDS: &str = "stage-ends";
+
 /// The note about [`Primitive::PipelineSplit`].
 pub(crate) const PIPELINE_NOTE: &str = "a pipeline stage ends here on a mesh with the axis `pp`; without that axis, every rank computes the complete model";
 
 /// The most groups that [`Primitive::Offload`] may load ahead: more than any model has blocks.
-const MOST_AHEAD: usize = 1024;
+const MAX_AHEAD: usize = 1024;
 
 /// PyTorch compilers that a plan may name as a backend; fusion here uses our own kernels.
 pub(crate) const FOREIGN_COMPILERS: [&str; 3] = ["TorchScript", "TorchInductor", "torch.compile"];
@@ -419,10 +422,10 @@ impl Primitive {
                 let what =
                     what.ok_or_else(|| choice("tensors", &name, &Offloaded::ALL.map(Offloaded::name)))?;
                 let ahead = a.int("ahead")?.map(|ahead| {
-                    usize::try_from(ahead).ok().filter(|ahead| (1..=MOST_AHEAD).contains(ahead)).ok_or_else(
+                    usize::try_from(ahead).ok().filter(|ahead| (1..=MAX_AHEAD).contains(ahead)).ok_or_else(
                         || {
                             Diagnostic::new("E222", format!("`{call}`: groups to load ahead"))
-                                .expected(format!("an integer from 1 to {MOST_AHEAD}"))
+                                .expected(format!("an integer from 1 to {MAX_AHEAD}"))
                                 .found(ahead.to_string())
                         },
                     )

@@ -14,7 +14,7 @@
 //! `True`, `False`, `None`, tuples, lists) and calls of styles and layouts; it skips comments and
 //! imports. Anything else is E260.
 
-use crate::call::{Argument, Call, MOST_DEPTH};
+use crate::call::{Argument, Call, MAX_DEPTH};
 use crate::plan::Plan;
 use partita_base::{Diagnostic, Result, did_you_mean};
 
@@ -261,8 +261,8 @@ impl<'a> Reader<'a> {
         self.skip(true);
         let start = self.place;
         self.depth += 1;
-        if self.depth > MOST_DEPTH {
-            return Err(self.wrong(start, &format!("at most {MOST_DEPTH} levels of nested values")));
+        if self.depth > MAX_DEPTH {
+            return Err(self.wrong(start, &format!("at most {MAX_DEPTH} levels of nested values")));
         }
         let value = if self.starts_text() {
             Argument::Text(self.text()?)

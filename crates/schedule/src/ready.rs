@@ -6,7 +6,7 @@ use crate::structure::has_grouped;
 use crate::style::{Kind, Layout, Style};
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::Graph;
-use partita_mesh::Mesh;
+use partita_mesh::{AxisRole, Mesh};
 
 /// How the sources of lines begin that no user wrote.
 const DEFAULTS: [&str; 2] = ["built-in plan ", "the axis `fsdp`"];
@@ -39,7 +39,7 @@ pub struct ReadyOptions {
 /// that shards over axes of its own says itself what is sharded.
 pub fn storage_plan(graph: &Graph, mesh: &Mesh) -> Plan {
     let mut plan = Plan::default();
-    let has_axis = mesh.axis_named("fsdp").is_some_and(|axis| axis.size > 1);
+    let has_axis = mesh.size_of(AxisRole::Parameters) > 1;
     if has_axis && graph.meshes.is_empty() && !graph.params().is_empty() {
         plan.push("**", Style::new(Kind::Fsdp), DEFAULTS[1]);
     }
@@ -50,7 +50,10 @@ pub fn storage_plan(graph: &Graph, mesh: &Mesh) -> Plan {
 /// `fsdp`.
 pub fn with_storage(plan: Plan, graph: &Graph, mesh: &Mesh) -> Plan {
     let stores = |entry: &Entry| {
-        entry.primitive.style().is_some_and(|style| style.is_storage() && style.axis_name() == "fsdp")
+        entry
+            .primitive
+            .style()
+            .is_some_and(|style| style.is_storage() && style.axis_name() == AxisRole::Parameters.axis())
     };
     match plan.entries.iter().any(stores) {
         true => plan,
@@ -89,7 +92,7 @@ pub fn ready_plan(model: &str, graph: &Graph, mesh: &Mesh, options: &ReadyOption
         ),
         false => (Style::new(Kind::Colwise), Style::new(Kind::Rowwise)),
     };
-    if mesh.axis_named("tp").is_some() {
+    if mesh.axis_of(AxisRole::Model).is_some() {
         if model == "mlp" {
             // Layers come in pairs: the first is column-parallel, the second row-parallel. A single
             // last layer stays replicated.
@@ -154,9 +157,9 @@ pub fn ready_plan(model: &str, graph: &Graph, mesh: &Mesh, options: &ReadyOption
             }
         }
     }
-    if mesh.axis_named("ep").is_some() {
+    if mesh.axis_of(AxisRole::Experts).is_some() {
         for layer in ["layers.*", "next.layer"] {
-            line(&format!("{layer}.moe.experts"), Style::new(Kind::Shard(0)).over("ep"));
+            line(&format!("{layer}.moe.experts"), Style::new(Kind::Shard(0)).over(AxisRole::Experts.axis()));
             let pattern = format!("{layer}.moe");
             let named = modules.matching(pattern.as_str());
             if named.iter().any(|module| has_grouped(graph, module)) {
@@ -164,10 +167,10 @@ pub fn ready_plan(model: &str, graph: &Graph, mesh: &Mesh, options: &ReadyOption
             }
         }
     }
-    if mesh.axis_named("fsdp").is_some() {
+    if mesh.axis_of(AxisRole::Parameters).is_some() {
         line("**", Style::new(Kind::Fsdp));
     }
-    if mesh.axis_named("dp").is_some() && options.zero > 0 {
+    if mesh.axis_of(AxisRole::Data).is_some() && options.zero > 0 {
         line("**", Style::new(if options.zero == 1 { Kind::Zero1 } else { Kind::Zero2 }));
     }
     Ok(plan)

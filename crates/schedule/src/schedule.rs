@@ -1,18 +1,20 @@
 //! The schedule language in Rust: a fluent API over a model; each call adds a line to the plan.
 
-use crate::build::{BuildOptions, Built, Unplaced, build_structured, unplaced_forward, unplaced_step};
+use crate::build::Built;
 use crate::call::Argument;
 use crate::effects::check_effects;
 use crate::modules::{Modules, matches_around, owner};
+use crate::passes::{Building, up_to};
 use crate::pattern::{Match, Pattern};
 use crate::plan::{Entry, Plan};
 use crate::primitive::{Offloaded, Primitive};
-use crate::structure::{Structured, Tools, forward_ops, restructure};
+use crate::request::{BuildOptions, BuildRequest, StepKind};
+use crate::structure::{BuildContext, Structured, forward_ops, restructure};
 use crate::style::Style;
 use crate::sync::{SyncMode, SyncOp};
 use crate::verify::{Interpreter, Report, StepRunner, Unwatched, Verification};
 use indexmap::IndexMap;
-use partita_base::{DType, Diagnostic, Result};
+use partita_base::{DType, Diagnostic, Note, Result};
 use partita_ir::port::LOSS;
 use partita_ir::{Graph, NodeId, Op, Operation, Registry, ValueId};
 use partita_mesh::Mesh;
@@ -50,7 +52,7 @@ pub struct Schedule {
     structured: Structured,
     /// The step on which layout lines are checked; valid while `structured`, `options` and `runner`
     /// stay the same.
-    unplaced: Option<Unplaced>,
+    step: Option<Building>,
 }
 
 impl Schedule {
@@ -66,7 +68,7 @@ impl Schedule {
             options: BuildOptions::new(StepOptions::new(optimizer)),
             plan: Plan::default(),
             structured: Structured::new(model),
-            unplaced: None,
+            step: None,
         })
     }
 
@@ -79,13 +81,13 @@ impl Schedule {
     /// Builds for a device: composites with a kernel on it stay, and verification runs on it.
     pub fn on(mut self, runner: impl StepRunner + 'static) -> Schedule {
         self.runner = Box::new(runner);
-        self.unplaced = None;
+        self.step = None;
         self
     }
 
     /// The build options: optimizer, microbatches, outputs.
     pub fn options(&mut self) -> &mut BuildOptions {
-        self.unplaced = None;
+        self.step = None;
         &mut self.options
     }
 
@@ -122,7 +124,7 @@ impl Schedule {
     }
 
     /// Notes for the user about the lines so far.
-    pub fn notes(&self) -> &[String] {
+    pub fn notes(&self) -> &[Note] {
         &self.structured.notes
     }
 
@@ -144,22 +146,21 @@ impl Schedule {
     fn push(&mut self, entries: &[Entry]) -> Result<()> {
         let (mut plan, mut structured) = (self.plan.clone(), self.structured.clone());
         for entry in entries {
-            structured.apply(entry, &self.tools())?;
+            structured.apply(entry, &self.context())?;
             plan.entries.push(entry.clone());
         }
-        let known = self.unplaced.take().filter(|_| structured.model.forward == *self.graph());
+        let known = self.step.take().filter(|_| structured.model.forward == *self.graph());
         // Every line so far must still match in the step to be built, and no two may contradict
-        // each other.
-        let unplaced = match known {
-            Some(unplaced) => unplaced,
-            None if structured.model.forward.output_position(LOSS).is_some() => {
-                unplaced_step(&structured, &self.mesh, &self.options, &*self.runner)?
-            }
-            // An inference model has nothing to train.
-            None => unplaced_forward(&structured, &self.mesh, &self.options, &*self.runner)?,
+        // each other. An inference model has nothing to train.
+        let trains = structured.model.forward.output_position(LOSS).is_some();
+        let part = if trains { StepKind::Step } else { StepKind::Forward };
+        let request = self.request(&structured, &plan).part(part);
+        let step = match known {
+            Some(step) => step,
+            None => request.run(up_to("inline-composites"), &mut |_, _| Ok(()))?,
         };
-        unplaced.apply(&plan, &self.options)?;
-        (self.plan, self.structured, self.unplaced) = (plan, structured, Some(unplaced));
+        step.applied(&request)?;
+        (self.plan, self.structured, self.step) = (plan, structured, Some(step));
         Ok(())
     }
 
@@ -167,15 +168,15 @@ impl Schedule {
     pub fn undo(&mut self) -> Result<Option<Entry>> {
         let mut plan = self.plan.clone();
         let last = plan.entries.pop();
-        let structured = restructure(&plan, &self.model, &self.tools())?;
-        (self.plan, self.structured, self.unplaced) = (plan, structured, None);
+        let structured = restructure(&plan, &self.model, &self.context())?;
+        (self.plan, self.structured, self.step) = (plan, structured, None);
         Ok(last)
     }
 
     /// The training step under the plan so far, up to the graph of each rank. E229 for a line that changes nothing, E009 for
     /// an axis of the mesh that nothing uses.
     pub fn build(&self) -> Result<Built> {
-        let built = build_structured(&self.structured, &self.plan, &self.mesh, &self.options, &*self.runner)?;
+        let built = self.request(&self.structured, &self.plan).build()?;
         check_effects(&built)?;
         Ok(built)
     }
@@ -192,7 +193,7 @@ impl Schedule {
             false => Err(self.difference(&report, known)),
         });
         if verified.is_err() {
-            (self.plan, self.structured, self.unplaced) = before;
+            (self.plan, self.structured, self.step) = before;
         }
         verified
     }
@@ -203,7 +204,7 @@ impl Schedule {
             model: &self.model,
             precise: None,
             options: &self.options.clone().for_verification(),
-            tools: self.tools(),
+            context: self.context(),
             seed: 0,
             learning_rate: 1e-3,
             watcher: &Unwatched,
@@ -219,7 +220,7 @@ impl Schedule {
             model,
             precise: None,
             options: &BuildOptions { microbatches: 1, ..self.options.clone().for_verification() },
-            tools: self.tools(),
+            context: self.context(),
             seed: 1,
             learning_rate: 1e-3,
             watcher: &Unwatched,
@@ -227,8 +228,13 @@ impl Schedule {
         Ok(verification.run_passes(&self.plan, &self.mesh)?.report)
     }
 
-    fn tools(&self) -> Tools<'_> {
-        Tools { registry: &self.registry, runner: &*self.runner }
+    fn context(&self) -> BuildContext<'_> {
+        BuildContext { registry: &self.registry, runner: &*self.runner }
+    }
+
+    /// The training step of a restructured model.
+    fn request<'a>(&'a self, structured: &'a Structured, plan: &'a Plan) -> BuildRequest<'a> {
+        BuildRequest::new(structured, plan, &self.mesh, &self.options, self.context())
     }
 
     /// E253, with the last line since `known` whose modules contain the first difference.

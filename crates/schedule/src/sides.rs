@@ -1,11 +1,11 @@
 //! The layouts that a style requests for the activations at both sides of a module: how inputs
 //! arrive, how the module reads them, how it computes outputs, and how others read those.
 
-use crate::apply::{Declared, Planner};
+use crate::apply::{Declared, LayoutAnnotator};
 use crate::modules::{Modules, around, is_inside};
 use crate::pins::Pin;
 use crate::style::{Kind, LOCAL_NOTE, Layout, Layouts};
-use partita_base::{Diagnostic, Result};
+use partita_base::{Diagnostic, Note, Result};
 use partita_ir::{NodeId, Phase, ValueId};
 use partita_mesh::AxisRef;
 
@@ -69,7 +69,7 @@ pub(crate) fn passing(modules: &Modules, module: &str, side: Side) -> Vec<Passin
     found.into_iter().map(|(_, passing)| passing).collect()
 }
 
-impl<'a> Planner<'a> {
+impl<'a> LayoutAnnotator<'a> {
     /// Applies lines that only set layouts of module inputs and outputs. E221 if a pattern matches
     /// no module.
     pub(crate) fn prepared(&mut self, line: Declared) -> Result<()> {
@@ -78,16 +78,16 @@ impl<'a> Planner<'a> {
         for module in modules {
             let style = line.style;
             if let Some(from) = &style.input_from {
-                self.lies(module, Side::Enters, from, axis, &origin)?;
+                self.pin_boundary(module, Side::Enters, from, axis, &origin)?;
             }
             if let Some(input) = &style.input {
-                self.is_read(module, Side::Enters, input, axis, &origin)?;
+                self.pin_input(module, Side::Enters, input, axis, &origin)?;
             }
             match (&style.output_from, &style.output) {
-                (None, Some(output)) => self.lies(module, Side::Leaves, output, axis, &origin)?,
+                (None, Some(output)) => self.pin_boundary(module, Side::Leaves, output, axis, &origin)?,
                 (Some(from), Some(output)) => {
-                    self.lies(module, Side::Leaves, from, axis, &origin)?;
-                    self.is_read(module, Side::Leaves, output, axis, &origin)?;
+                    self.pin_boundary(module, Side::Leaves, from, axis, &origin)?;
+                    self.pin_input(module, Side::Leaves, output, axis, &origin)?;
                 }
                 (_, None) => {}
             }
@@ -111,7 +111,7 @@ impl<'a> Planner<'a> {
 
     /// Requests the layout of values at a side of a module. E227 if another line requests a
     /// different one.
-    pub(crate) fn lies(
+    pub(crate) fn pin_boundary(
         &mut self,
         module: &str,
         side: Side,
@@ -130,7 +130,7 @@ impl<'a> Planner<'a> {
 
     /// Requests the layout in which values at a side of a module are read there, by a constraint
     /// that modules with the same request share.
-    pub(crate) fn is_read(
+    pub(crate) fn pin_input(
         &mut self,
         module: &str,
         side: Side,
@@ -200,7 +200,7 @@ impl<'a> Planner<'a> {
     /// Notes options of a line that have no effect.
     pub(crate) fn note_options(&mut self, line: &Declared) {
         if line.style.local.is_some() {
-            self.notes.push(format!("{}: {LOCAL_NOTE}", line.describe()));
+            self.notes.push(Note::on_line("no-effect", line.describe(), LOCAL_NOTE));
         }
     }
 }

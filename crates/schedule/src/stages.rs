@@ -4,12 +4,12 @@
 use partita_base::{Diagnostic, Result};
 use partita_ir::interpret::Evaluation;
 use partita_ir::{Annotation, ClassGraph, Graph, Literal, ValueId};
-use partita_mesh::{BoxMove, Mesh, Slice, transfer};
+use partita_mesh::{AxisRole, BoxMove, Mesh, Slice, transfer};
 use partita_pipeline::{Edge, Sink, Source, StageGraph};
-use partita_spmd::{Layouts, Partitioned, virtual_ranks};
+use partita_spmd::{Layouts, Partitioned, specialise, virtual_ranks};
 
 /// The mesh axis of pipeline stages.
-pub const PIPELINE_AXIS: &str = "pp";
+pub const PIPELINE_AXIS: &str = AxisRole::Stages.axis();
 
 /// What one slice of the mesh runs.
 #[derive(Clone, Debug)]
@@ -36,6 +36,14 @@ impl Stage {
             outputs: (0..partitioned.graph.outputs.len()).map(Sink::Step).collect(),
             partitioned,
         })
+    }
+
+    /// The local graph of a rank, numbered within the stage: that of its class with its number folded in.
+    ///
+    /// # Errors
+    /// Those of [`specialise()`].
+    pub fn local(&self, rank: usize) -> Result<Graph> {
+        specialise(self.partitioned.local(rank), rank)
     }
 
     /// The number within the stage of a rank of the whole mesh.

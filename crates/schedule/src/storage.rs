@@ -1,18 +1,18 @@
 //! Storage styles for parameters, gradients and optimizer states: `fsdp` (ZeRO-3), `zero1` and
 //! `zero2`.
 
-use crate::apply::{Declared, Planner};
+use crate::apply::{Declared, LayoutAnnotator};
 use crate::contradictions::{Claim, named, overruled};
 use crate::pins::Pin;
 use crate::plan::Entry;
 use crate::style::{Gather, Kind, Style};
 use crate::weights::forms_of;
-use partita_base::{Result, format_bytes};
+use partita_base::{Note, Result, format_bytes};
 use partita_ir::{NodeId, Phase, Role, Value, ValueId};
 use partita_mesh::AxisRef;
 use std::collections::BTreeMap;
 
-impl Planner<'_> {
+impl LayoutAnnotator<'_> {
     /// The storage line of each parameter over each axis: the last one.
     pub(crate) fn storage_lines<'p>(
         &mut self,
@@ -98,13 +98,14 @@ impl Planner<'_> {
         }
         if kept_bytes > 0 {
             let kept = format_bytes(kept_bytes as u64);
-            self.notes.push(format!("{origin}: each rank keeps {kept} of gathered parameters"));
+            let kept = format!("each rank keeps {kept} of gathered parameters");
+            self.notes.push(Note::on_line("kept-gathered", &origin, kept));
         }
         if !cut_already.is_empty() {
             let axis = self.mesh.display_axis(axis);
             let what = named(&cut_already);
-            self.notes
-                .push(format!("{origin}: no effect on {what}, which another line shards along `{axis}`"));
+            let why = format!("no effect on {what}, which another line shards along `{axis}`");
+            self.notes.push(Note::on_line("no-effect", &origin, why));
         }
         Ok(())
     }

@@ -12,12 +12,12 @@ use crate::offload::offloaded_by;
 use crate::pattern::{Match, Pattern};
 use crate::pipeline::{Mark, last_nodes, stages_in_order};
 use crate::plan::{Entry, Plan};
-use crate::primitive::{FOREIGN_COMPILERS, FORK_RNG_NOTE, PIPELINE_NOTE, Primitive};
+use crate::primitive::{FOREIGN_COMPILERS, FORK_RNG_NOTE, PIPELINE_NOTE, Primitive, STAGE_ENDS};
 use crate::style::Kind;
 use crate::{Argument, verify::StepRunner};
 pub(crate) use experts::has_grouped;
 use frames::Frames;
-use partita_base::{DType, Diagnostic, Result, did_you_mean};
+use partita_base::{DType, Diagnostic, Note, Result, did_you_mean};
 use partita_ir::outline::outline;
 use partita_ir::{Graph, Node, NodeId, Op, Operation, Registry, graph_edit, precision, remat};
 use partita_mesh::Mesh;
@@ -27,7 +27,7 @@ use std::collections::BTreeSet;
 
 /// Names that structural lines may refer to.
 #[derive(Clone, Copy)]
-pub struct Tools<'a> {
+pub struct BuildContext<'a> {
     /// Composites, including custom ones.
     pub registry: &'a Registry,
     /// The runner of the step, which knows what it runs as one kernel.
@@ -57,7 +57,7 @@ pub struct Structured {
     /// Whether a line clusters the model into layers; then each node has its layer as its stage.
     pub(crate) has_layers: bool,
     /// Notes for the user.
-    pub notes: Vec<String>,
+    pub notes: Vec<Note>,
     /// Lines that request a change and left the model as it was, with the reason.
     pub(crate) unchanged: Vec<(String, String)>,
     /// Lines that request an element type, their modules, and the type.
@@ -66,34 +66,45 @@ pub struct Structured {
 }
 
 /// Applies the structural lines of a plan to a model and ignores the others.
-pub fn restructure(plan: &Plan, model: &Model, tools: &Tools) -> Result<Structured> {
-    let mut structured = Structured::new(model);
-    for entry in &plan.entries {
-        structured.apply(entry, tools)?;
-    }
-    Ok(structured)
+pub fn restructure(plan: &Plan, model: &Model, context: &BuildContext) -> Result<Structured> {
+    Structured::new(model).with_lines(plan, context)
 }
 
 /// The model that a plan is compared with: unchanged, but in the precision that the plan requests.
-pub fn reference_model(plan: &Plan, model: &Model, tools: &Tools) -> Result<Structured> {
+pub fn reference_model(plan: &Plan, model: &Model, context: &BuildContext) -> Result<Structured> {
     let is_precision = |entry: &&Entry| matches!(entry.primitive, Primitive::Precision { .. });
     let entries = plan.entries.iter().filter(is_precision).cloned().collect();
-    restructure(&Plan { entries }, model, tools)
+    restructure(&Plan { entries }, model, context)
 }
 
 impl Structured {
     /// The unchanged model.
     pub fn new(model: &Model) -> Structured {
+        Structured::from_model(model.clone())
+    }
+
+    /// This model, unchanged.
+    pub(crate) fn from_model(model: Model) -> Structured {
+        let frames = Frames::of(&model);
         Structured {
-            model: model.clone(),
+            model,
             tags: Vec::new(),
             stages: Vec::new(),
             has_layers: false,
             notes: Vec::new(),
             unchanged: Vec::new(),
             computed: Vec::new(),
-            frames: Frames::of(model),
+            frames,
         }
+    }
+
+    /// With the structural lines of a plan, in order; the others change nothing.
+    ///
+    /// # Errors
+    /// Those of [`Structured::apply`].
+    pub(crate) fn with_lines(mut self, plan: &Plan, context: &BuildContext) -> Result<Structured> {
+        plan.entries.iter().try_for_each(|entry| self.apply(entry, context))?;
+        Ok(self)
     }
 
     /// A form of the forward graph in the precision of the options: modules for which a line requests an element type keep
@@ -128,21 +139,21 @@ impl Structured {
     ///
     /// Errors: E221 a path that matches nothing, E242 a pattern without a match, E248 a match that
     /// crosses the boundary of a module; also the errors of each primitive.
-    pub fn apply(&mut self, entry: &Entry, tools: &Tools) -> Result<()> {
+    pub fn apply(&mut self, entry: &Entry, context: &BuildContext) -> Result<()> {
         let why = match &entry.primitive {
             Primitive::Replace { .. } | Primitive::ReplaceAll { .. } => "its modules are that already",
             Primitive::Precision { .. } => "its modules compute in this type already",
-            _ => return self.change(entry, tools),
+            _ => return self.change(entry, context),
         };
         let before = self.model.forward.clone();
-        self.change(entry, tools)?;
+        self.change(entry, context)?;
         if computes_as(&self.model.forward, &before) {
             self.unchanged.push((entry.describe(), why.to_string()));
         }
         Ok(())
     }
 
-    fn change(&mut self, entry: &Entry, tools: &Tools) -> Result<()> {
+    fn change(&mut self, entry: &Entry, context: &BuildContext) -> Result<()> {
         let graph = &self.model.forward;
         if entry.stage.is_some() {
             stages_in_order(&self.stages, graph)?;
@@ -189,14 +200,11 @@ impl Structured {
             Primitive::Fuse { pattern, name, backend, at } => {
                 let pattern = Pattern::parse(pattern)?;
                 self.each_match(&pattern, at, entry, |graph, found| {
-                    fuse(graph, &found.nodes, name, backend.as_deref(), entry, tools)
+                    fuse(graph, &found.nodes, name, backend.as_deref(), entry, context)
                 })?;
                 if let Some(foreign) = backend.as_deref().filter(|b| FOREIGN_COMPILERS.contains(b)) {
-                    self.notes.push(format!(
-                        "{}: {}",
-                        entry.describe(),
-                        foreign_note(foreign, tools.runner.name())
-                    ));
+                    let text = foreign_note(foreign, context.runner.name());
+                    self.notes.push(Note::on_line("other-compiler", entry.describe(), text));
                 }
             }
             Primitive::Replace { with, ops: Some((first, end)), bindings, .. } => {
@@ -213,21 +221,21 @@ impl Structured {
                             .found(format!("{first}:{end}"))
                             .help("print the ops of a module with their numbers: `forward_ops()`")
                     })?;
-                self.model.forward = replace::ops(graph, chosen, with, bindings, entry, tools)?;
+                self.model.forward = replace::ops(graph, chosen, with, bindings, entry, context)?;
             }
             Primitive::Replace { with, pattern: None, bindings, .. } => {
                 let paths: Vec<String> = named(&modules, entry)?.into_iter().map(str::to_string).collect();
-                self.replace_modules(&paths, with, bindings, entry, tools)?;
+                self.replace_modules(&paths, with, bindings, entry, context)?;
             }
             Primitive::Replace { with, pattern: Some(pattern), at, bindings, .. } => {
                 let pattern = Pattern::parse(pattern)?;
                 self.each_match(&pattern, at, entry, |graph, found| {
-                    replace::subgraph(graph, found, with, bindings, entry, tools)
+                    replace::subgraph(graph, found, with, bindings, entry, context)
                 })?;
             }
             Primitive::ReplaceAll { kind, with, bindings } => {
                 let paths = self.of_kind(kind, entry, &modules)?;
-                self.replace_modules(&paths, with, bindings, entry, tools)?;
+                self.replace_modules(&paths, with, bindings, entry, context)?;
             }
             Primitive::PipelineSplit { mesh, ranks } => {
                 let mesh = mesh.as_ref().map(|axes| Mesh::parse(axes, None)).transpose();
@@ -261,7 +269,7 @@ impl Structured {
                 partita_pipeline::mark::after(&mut marked, &last_nodes(&stages, graph));
                 self.model.forward = marked;
                 self.stages = stages;
-                self.notes.push(format!("{}: {PIPELINE_NOTE}", entry.describe()));
+                self.notes.push(Note::on_line(STAGE_ENDS, entry.describe(), PIPELINE_NOTE));
             }
             Primitive::Layers { count, remat } => {
                 if !entry.modules.is_empty() || self.has_layers {
@@ -299,13 +307,9 @@ impl Structured {
                     if let Some(place) = self.tags.iter().position(same) {
                         let before = self.tags.remove(place);
                         if before.value != tag.value {
-                            self.notes.push(format!(
-                                "{}: replaces `{}` of `{}`, which was {}",
-                                entry.describe(),
-                                tag.key,
-                                tag.parameter,
-                                before.value.describe()
-                            ));
+                            let (key, of, was) = (&tag.key, &tag.parameter, before.value.describe());
+                            let text = format!("replaces `{key}` of `{of}`, which was {was}");
+                            self.notes.push(Note::on_line("replaced", entry.describe(), text));
                         }
                     }
                     self.tags.push(tag);
@@ -323,7 +327,8 @@ impl Structured {
                 for (before, earlier, other) in &self.computed {
                     let inside = |path: &String| modules.iter().any(|module| is_inside(path, module));
                     if other != compute && earlier.iter().all(inside) {
-                        self.notes.push(format!("{line} replaces {before}"));
+                        let text = format!("{line} replaces {before}");
+                        self.notes.push(Note { code: "replaced", line: Some(before.clone()), text });
                         self.unchanged.push((before.clone(), format!("{line} replaces it")));
                     }
                 }
@@ -333,7 +338,8 @@ impl Structured {
             Primitive::Offload { .. } => _ = offloaded_by(entry, &modules)?,
             Primitive::ForkRng => {
                 for module in named(&modules, entry)? {
-                    self.notes.push(format!("`{module}`: fork_rng {FORK_RNG_NOTE}"));
+                    let text = format!("`{module}`: fork_rng {FORK_RNG_NOTE}");
+                    self.notes.push(Note { code: "no-effect", line: Some(entry.describe()), text });
                 }
             }
         }
@@ -392,11 +398,11 @@ impl Structured {
         with: &str,
         bindings: &indexmap::IndexMap<String, Argument>,
         entry: &Entry,
-        tools: &Tools,
+        context: &BuildContext,
     ) -> Result<()> {
         let mut graph = self.model.forward.clone();
         for path in paths {
-            graph = replace::module(&graph, path, with, bindings, entry, tools)?;
+            graph = replace::module(&graph, path, with, bindings, entry, context)?;
         }
         self.model.forward = graph;
         Ok(())
@@ -523,9 +529,9 @@ fn fuse(
     name: &str,
     backend: Option<&str>,
     entry: &Entry,
-    tools: &Tools,
+    context: &BuildContext,
 ) -> Result<Graph> {
-    if tools.registry.lookup(name).is_ok() || name.starts_with("partita.") || name.is_empty() {
+    if context.registry.lookup(name).is_ok() || name.starts_with("partita.") || name.is_empty() {
         return Err(Diagnostic::new("E254", format!("`{name}` is the name of another composite"))
             .at(entry.describe())
             .expected("a name that no composite has")
@@ -533,7 +539,7 @@ fn fuse(
     }
     let (fused, id) = outline(graph, nodes, name).map_err(|error| error.note(entry.describe()))?;
     if let Some(backend) = backend {
-        let runner = tools.runner.name();
+        let runner = context.runner.name();
         if backend != runner && !FOREIGN_COMPILERS.contains(&backend) {
             return Err(Diagnostic::new("E252", format!("there is no backend `{backend}`"))
                 .at(entry.describe())
@@ -545,7 +551,7 @@ fn fuse(
         let Op::Composite(composite) = &fused.node(id).op else {
             unreachable!("outlining gives a composite")
         };
-        if let Err(why) = tools.runner.target().fusible(composite) {
+        if let Err(why) = context.runner.target().fusible(composite) {
             return Err(Diagnostic::new("E252", format!("`{backend}` does not run `{name}` as one kernel"))
                 .at(entry.describe())
                 .found(why)

@@ -5,6 +5,7 @@ use crate::call::{Argument, Call};
 pub use crate::gather::Gather;
 use crate::primitive::{choice, primitive_names};
 use partita_base::{Diagnostic, Result, did_you_mean};
+use partita_mesh::AxisRole;
 use std::fmt;
 use std::str::FromStr;
 
@@ -201,16 +202,16 @@ impl Style {
     /// The name of the mesh axis.
     pub fn axis_name(&self) -> &str {
         self.axis.as_deref().unwrap_or(match self.kind {
-            Kind::Fsdp => "fsdp",
-            Kind::Zero1 | Kind::Zero2 => "dp",
-            Kind::Ulysses | Kind::Ring | Kind::Auto => "cp",
+            Kind::Fsdp => AxisRole::Parameters.axis(),
+            Kind::Zero1 | Kind::Zero2 => AxisRole::Data.axis(),
+            Kind::Ulysses | Kind::Ring | Kind::Auto => AxisRole::Context.axis(),
             Kind::Colwise
             | Kind::Rowwise
             | Kind::Sequence
             | Kind::Replicate
             | Kind::Shard(_)
-            | Kind::Prepare => "tp",
-            Kind::Dispatch => "ep",
+            | Kind::Prepare => AxisRole::Model.axis(),
+            Kind::Dispatch => AxisRole::Experts.axis(),
         })
     }
 

@@ -10,7 +10,7 @@
 //! such as `tp`; the axis of the line is added as the minor-most. Everything here is annotations and sharding constraints;
 //! that they take all-to-alls follows.
 
-use crate::apply::{Declared, Planner, SEQUENCE_AXES};
+use crate::apply::{Declared, LayoutAnnotator};
 use crate::modules::is_inside;
 use crate::pins::{Constraints, Pin};
 use crate::style::Kind;
@@ -19,7 +19,7 @@ use partita_ir::composite::Origin;
 use partita_ir::composites::ATTENTION;
 use partita_ir::ops::Composite;
 use partita_ir::{Graph, Node, NodeId, Op, ValueId};
-use partita_mesh::{AxisRef, Mesh, Sharding};
+use partita_mesh::{AxisRef, AxisRole, Mesh, Sharding};
 use partita_spmd::propagate;
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ pub(crate) struct AttentionLine {
     origin: String,
 }
 
-impl Planner<'_> {
+impl LayoutAnnotator<'_> {
     /// The lines `ulysses`; of `ring`, requests that attention is sharded along the sequence, as tokens are over
     /// `sp` and `cp` anyway. E221 for a pattern that matches no module, E235 if there is no attention in the modules.
     pub(crate) fn attention_lines(&mut self, declared: &[Declared]) -> Result<Vec<AttentionLine>> {
@@ -48,7 +48,8 @@ impl Planner<'_> {
                         }
                     }
                 }
-                let shards_tokens = SEQUENCE_AXES.contains(&line.style.axis_name());
+                let role = AxisRole::from_axis(line.style.axis_name());
+                let shards_tokens = role.is_some_and(AxisRole::shards_sequence);
                 for module in modules.iter().filter(|_| !shards_tokens) {
                     for id in self.modules.forward_nodes(module).into_iter().filter(is_ring) {
                         self.pins.shard(self.graph.node(id).results[0], 2, axis, &origin)?;
@@ -72,7 +73,7 @@ impl Planner<'_> {
     }
 }
 
-impl Planner<'_> {
+impl LayoutAnnotator<'_> {
     /// E235 unless the ranks of a ring can share the tokens as chunks, two for each.
     fn check_zigzag(&self, node: &Node, axis: AxisRef, origin: &str) -> Result<()> {
         let Op::RingAttention(ring) = &node.op else { return Ok(()) };

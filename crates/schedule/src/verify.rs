@@ -10,14 +10,15 @@ pub use bounds::{Update, tolerance, tolerance_of, visible_rate};
 
 use bounds::{Bound, Bounds};
 
-use crate::build::{BuildOptions, Built, build, build_gradients, reference_step};
+use crate::build::{Built, reference_step};
 use crate::feed::{Fed, random_feed, scalars};
 use crate::plan::Plan;
+use crate::request::{BuildOptions, BuildRequest, StepKind};
 use crate::stages::{Stage, interpret as interpret_stages, trace};
-use crate::structure::{Structured, Tools, reference_model};
+use crate::structure::{BuildContext, Structured, reference_model};
 use crate::tensors::{inputs_of, outputs_by_name, zero_states};
 use indexmap::IndexMap;
-use partita_base::{DType, Result};
+use partita_base::{DType, Note, Result};
 use partita_ir::ops::Composite;
 use partita_ir::{Graph, Literal, Phase, Target, interpret};
 use partita_mesh::Mesh;
@@ -223,7 +224,7 @@ pub struct Verification<'a> {
     /// The step; see [`BuildOptions::for_verification`].
     pub options: &'a BuildOptions,
     /// What names in the plan refer to, and the runner of the planned step.
-    pub tools: Tools<'a>,
+    pub context: BuildContext<'a>,
     /// Seed of parameters, inputs and dropout.
     pub seed: u64,
     /// The step's learning rate; at least [`visible_rate`] is fed, so that the update is visible.
@@ -238,7 +239,7 @@ pub struct Verified {
     /// The comparison.
     pub report: Report,
     /// Notes for the user.
-    pub notes: Vec<String>,
+    pub notes: Vec<Note>,
 }
 
 impl Verification<'_> {
@@ -246,9 +247,9 @@ impl Verification<'_> {
     /// ignored labels spread unevenly, and compares all outputs. A precision that the plan requests
     /// applies to the original step too.
     pub fn run(&self, plan: &Plan, mesh: &Mesh) -> Result<Verified> {
-        let plain = reference_model(plan, self.model, &self.tools)?;
+        let plain = reference_model(plan, self.model, &self.context)?;
         let (reference, pieces) = reference_step(&plain, &self.options.step)?;
-        let built = build(self.model, plan, mesh, self.options, &self.tools)?;
+        let built = BuildRequest::new(self.model, plan, mesh, self.options, self.context).build()?;
         let of_params = self.model.params.values().map(|p| p.ty.dtype).next();
         let dtype = coarsest(&reference).or(of_params).unwrap_or(DType::F64);
         let tolerance = tolerance_of(dtype, self.options.step.f8);
@@ -257,7 +258,7 @@ impl Verification<'_> {
         let precise = self.precise.map(|model| reference_step(&Structured::new(model), &full)).transpose()?;
         let precise = precise.map(|(step, _)| step);
         let alone: Vec<&Graph> = [Some(&reference), precise.as_ref()].into_iter().flatten().collect();
-        let interpreted = self.tools.runner.interprets().then_some(&built);
+        let interpreted = self.context.runner.interprets().then_some(&built);
         self.begins(&Work::of(mesh.rank_count(), &alone, interpreted))?;
 
         let mut tensors: Fed = zero_states(&built.step);
@@ -285,7 +286,7 @@ impl Verification<'_> {
             }
         };
         let inputs = inputs_of(&built.step, &built.pieces, &tensors)?;
-        let outputs = match self.tools.runner.run_watched(&built, &inputs, &watch) {
+        let outputs = match self.context.runner.run_watched(&built, &inputs, &watch) {
             Ok(outputs) => outputs,
             // Ranks disagree where they must agree: the trace below finds where.
             Err(error) if error.code == "E230" => {
@@ -311,8 +312,10 @@ impl Verification<'_> {
     /// runs them whose caller computes the loss: in pieces, where the runner pauses between the passes. They are compared
     /// with the same passes on one device, on the interpreter.
     pub fn run_passes(&self, plan: &Plan, mesh: &Mesh) -> Result<Verified> {
-        let built = build_gradients(self.model, plan, mesh, self.options, &self.tools)?;
-        let interpreted = self.tools.runner.interprets().then_some(&built);
+        let built = BuildRequest::new(self.model, plan, mesh, self.options, self.context)
+            .part(StepKind::Gradients)
+            .build()?;
+        let interpreted = self.context.runner.interprets().then_some(&built);
         self.begins(&Work::of(mesh.rank_count(), &[&built.step], interpreted))?;
         let mut tensors: Fed = zero_states(&built.step);
         tensors.extend(self.model.trial(self.seed)?);
@@ -324,7 +327,7 @@ impl Verification<'_> {
         let mut alone =
             interpret::evaluate_ranks_lean(&[graph], std::slice::from_ref(&inputs), Some(&watch))?;
         let expected = outputs_by_name(graph, &built.pieces, alone.remove(0));
-        let outputs = self.tools.runner.run_watched(&built, &inputs, &watch)?;
+        let outputs = self.context.runner.run_watched(&built, &inputs, &watch)?;
         let actual = outputs_by_name(graph, &built.pieces, outputs);
         let tolerance = tolerance(coarsest(graph).unwrap_or(DType::F64));
         let report = compare_within(&expected, &actual, None, None, tolerance);
@@ -334,7 +337,7 @@ impl Verification<'_> {
     /// Asks the runner and the watcher before the first value is made: of a model that does not fit, not even the states
     /// of its optimizer do.
     fn begins(&self, work: &Work) -> Result<()> {
-        self.tools.runner.request(work.bytes, VALUES)?;
+        self.context.runner.request(work.bytes, VALUES)?;
         self.watcher.begins(Task::Compare, work)
     }
 
@@ -342,7 +345,7 @@ impl Verification<'_> {
     fn first_diverging(&self, built: &Built, inputs: &[Literal], tolerance: f64) -> Result<Option<String>> {
         let work = Work::of_trace(built);
         match self
-            .tools
+            .context
             .runner
             .request(work.bytes, VALUES)
             .and_then(|()| self.watcher.begins(Task::Trace, &work))
@@ -362,16 +365,17 @@ pub fn coarsest(step: &Graph) -> Option<DType> {
 }
 
 /// A note about outputs that are not finite on one device: equal ones prove little.
-fn not_finite(expected: &Fed) -> Option<String> {
+fn not_finite(expected: &Fed) -> Option<Note> {
     let is_bad = |value: &Literal| value.ty.dtype.is_float() && value.to_f64().iter().any(|x| !x.is_finite());
     let bad: Vec<&str> =
         expected.iter().filter(|(_, value)| is_bad(value)).map(|(name, _)| name.as_str()).collect();
     let first = bad.first()?;
-    Some(format!(
+    let text = format!(
         "{} of {} tensors have NaN or infinite elements on one device too, such as `{first}`: that they agree proves little",
         bad.len(),
         expected.len()
-    ))
+    );
+    Some(Note::new("not-finite", text))
 }
 
 /// Compares the planned outputs with the reference by name: each element must be within its

@@ -4,7 +4,7 @@ use super::Explain;
 use crate::plan::Entry;
 use crate::primitive::Primitive;
 use partita_ir::{Annotation, NodeId, Role, ValueId};
-use partita_mesh::{AxisRef, Step};
+use partita_mesh::{AxisRef, AxisRole, Step};
 use partita_spmd::{Cause, Move};
 use std::collections::BTreeSet;
 
@@ -111,7 +111,7 @@ impl Explain<'_> {
         let name = &self.mesh.axes[axis.axis].name;
         let own = |given: &Option<String>| match given {
             Some(given) => given == name,
-            None => self.mesh.axes.len() == 1 || name == "tp",
+            None => self.mesh.axes.len() == 1 || name == AxisRole::Model.axis(),
         };
         let about = |entry: &&Entry| match &entry.primitive {
             Primitive::Style(style) => style.axis_name() == name,

@@ -1,6 +1,6 @@
 //! Replaces a part of the graph by one composite, after comparing the two on random numbers.
 
-use super::{Entry, Match, Tools};
+use super::{BuildContext, Entry, Match};
 use crate::feed::random;
 use crate::modules::{Modules, owner};
 use crate::{Argument, verify};
@@ -21,11 +21,11 @@ pub(super) fn module(
     with: &str,
     bindings: &IndexMap<String, Argument>,
     entry: &Entry,
-    tools: &Tools,
+    context: &BuildContext,
 ) -> Result<Graph> {
     let nodes = Modules::of(graph).forward_nodes(path);
     let (outlined, id) = outline(graph, &nodes, with).map_err(|error| error.note(entry.describe()))?;
-    exchange(&outlined, id, &operand_names(&outlined, id), with, bindings, entry, tools)
+    exchange(&outlined, id, &operand_names(&outlined, id), with, bindings, entry, context)
 }
 
 /// Replaces consecutive ops. Operands are named as in [`module`].
@@ -35,10 +35,10 @@ pub(super) fn ops(
     with: &str,
     bindings: &IndexMap<String, Argument>,
     entry: &Entry,
-    tools: &Tools,
+    context: &BuildContext,
 ) -> Result<Graph> {
     let (outlined, id) = outline(graph, nodes, with).map_err(|error| error.note(entry.describe()))?;
-    exchange(&outlined, id, &operand_names(&outlined, id), with, bindings, entry, tools)
+    exchange(&outlined, id, &operand_names(&outlined, id), with, bindings, entry, context)
 }
 
 /// A name for each operand of a composite, with its position.
@@ -70,7 +70,7 @@ pub(super) fn subgraph(
     with: &str,
     bindings: &IndexMap<String, Argument>,
     entry: &Entry,
-    tools: &Tools,
+    context: &BuildContext,
 ) -> Result<Graph> {
     let inputs: Vec<ValueId> = found.inputs.values().copied().collect();
     let (outlined, id) =
@@ -84,7 +84,7 @@ pub(super) fn subgraph(
         };
         names.insert(name, position);
     }
-    exchange(&outlined, id, &names, with, bindings, entry, tools)
+    exchange(&outlined, id, &names, with, bindings, entry, context)
 }
 
 /// Replaces the composite at a node by the one named `with`. Arguments are bound by name: first by
@@ -98,11 +98,11 @@ fn exchange(
     with: &str,
     bindings: &IndexMap<String, Argument>,
     entry: &Entry,
-    tools: &Tools,
+    context: &BuildContext,
 ) -> Result<Graph> {
     let node = graph.node(id);
     let Op::Composite(before) = &node.op else { unreachable!("outlining gives a composite") };
-    let kernel = tools.registry.lookup(with).map_err(|error| error.at(entry.describe()))?;
+    let kernel = context.registry.lookup(with).map_err(|error| error.at(entry.describe()))?;
     let arguments = kernel.arguments();
     let types: Vec<&TensorType> = graph.operand_types(node);
     let has = || {

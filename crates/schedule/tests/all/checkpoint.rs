@@ -143,7 +143,7 @@ fn l11_masks_follow_the_global_index_and_recomputation_repeats_them() {
                 "sch['blocks.*.dropout'].fork_rng()\nsch['blocks.*'].checkpoint()",
             ] {
                 let built = built(&model, mesh, &format!("{layout}{more}"));
-                let noted = built.notes.iter().filter(|note| note.contains("fork_rng changes nothing"));
+                let noted = built.notes.iter().filter(|note| note.text.contains("fork_rng changes nothing"));
                 assert_eq!(noted.count(), if more.contains("fork_rng") { 2 } else { 0 });
                 let drawn = if more.contains("checkpoint") { 1 } else { 0 };
                 assert_eq!(drawn_again(&built.step), drawn, "{mesh} {more}");

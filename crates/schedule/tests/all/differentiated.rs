@@ -7,13 +7,13 @@
 
 use indexmap::IndexMap;
 use partita_base::Result;
-use partita_ir::{Graph, Literal, Operation, Role, evaluate, text, verify};
+use partita_ir::{Graph, Literal, Operation, Registry, Role, evaluate, text, verify};
 use partita_mesh::Mesh;
 use partita_nn::{Optimizer, StepOptions};
 use partita_pipeline::mark;
 use partita_schedule::tensors::inputs_of;
 use partita_schedule::verify::{Interpreter, StepRunner};
-use partita_schedule::{BuildOptions, Differentiated, Plan, build_differentiated};
+use partita_schedule::{BuildContext, BuildOptions, BuildRequest, Differentiated, Plan, Source};
 use std::path::Path;
 
 /// The value of a key in the comments of a file: `loss = result[3], batched = 3 4`.
@@ -132,8 +132,15 @@ fn a_step_in_text_runs_on_meshes_as_it_stands() {
     {
         let ranks = Mesh::parse(mesh, None).unwrap();
         let (plan, options) = (Plan::default(), options(microbatches));
-        let built =
-            build_differentiated(&step, &known, &plan, &ranks, &options, &Interpreter, &|_| true).unwrap();
+        let built = BuildRequest::new(
+            Source::Differentiated { step: &step, known: &known, is_returned: &|_| true },
+            &plan,
+            &ranks,
+            &options,
+            BuildContext { registry: &Registry::default(), runner: &Interpreter },
+        )
+        .build()
+        .unwrap();
         let inputs = inputs_of(&built.step, &[], &tensors).unwrap();
         let found = Interpreter.run(&built, &inputs).unwrap();
         assert_eq!(built.step.output_names, step.output_names);
@@ -159,7 +166,15 @@ fn outputs_that_nobody_wants_are_not_computed() {
     let mesh = Mesh::parse("dp=2", None).unwrap();
     let build = |known: &Differentiated, is_returned: &dyn Fn(usize) -> bool| {
         let (plan, options) = (Plan::default(), options(1));
-        build_differentiated(&step, known, &plan, &mesh, &options, &Interpreter, is_returned).unwrap()
+        BuildRequest::new(
+            Source::Differentiated { step: &step, known, is_returned },
+            &plan,
+            &mesh,
+            &options,
+            BuildContext { registry: &Registry::default(), runner: &Interpreter },
+        )
+        .build()
+        .unwrap()
     };
     let (all, without_loss) = (build(&known, &|_| true), build(&known, &|place| place != 3));
     assert_eq!(without_loss.step.output_names, step.output_names[..3]);

@@ -6,7 +6,9 @@ use partita_ir::Registry;
 use partita_mesh::Mesh;
 use partita_nn::{ExpertsConfig, GptConfig, LlamaConfig, MlpConfig, ModelConfig, Optimizer, StepOptions};
 use partita_schedule::verify::Interpreter;
-use partita_schedule::{BuildOptions, Plan, Tools, build, check_effects, choose_attention, primitive_names};
+use partita_schedule::{
+    BuildContext, BuildOptions, BuildRequest, Plan, check_effects, choose_attention, primitive_names,
+};
 
 const MODELS: [&str; 3] = ["mlp", "gpt", "llama"];
 
@@ -39,8 +41,8 @@ fn checked(name: &str, mesh: &str, lines: &str, optimizer: &str) -> Result<()> {
     let plan = choose_attention(&plan, &model.forward, &mesh, &Cluster::default())?;
     let optimizer = Optimizer::from_name(optimizer).expect("bundled");
     let options = BuildOptions { microbatches: 2, ..BuildOptions::new(StepOptions::new(optimizer)) };
-    let tools = Tools { registry: &Registry::default(), runner: &Interpreter };
-    check_effects(&build(&model, &plan, &mesh, &options, &tools)?)
+    let context = BuildContext { registry: &Registry::default(), runner: &Interpreter };
+    check_effects(&BuildRequest::new(&model, &plan, &mesh, &options, context).build()?)
 }
 
 /// What a row says of its lines.

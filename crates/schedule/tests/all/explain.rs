@@ -7,7 +7,7 @@ use partita_mesh::Mesh;
 use partita_nn::{GptConfig, LlamaConfig, MlpConfig, Model, ModelConfig, Optimizer, StepOptions};
 use partita_schedule::explain::{Choice, Collective, Explain, Over, Subject, Tensor, lines};
 use partita_schedule::verify::Interpreter;
-use partita_schedule::{BuildOptions, Built, Plan, Tools, build, restructure};
+use partita_schedule::{BuildContext, BuildOptions, BuildRequest, Built, Plan, restructure};
 
 fn ok<T>(result: Result<T>) -> T {
     result.unwrap_or_else(|error: Box<Diagnostic>| panic!("{error}"))
@@ -31,8 +31,8 @@ fn plan(text: &str) -> Plan {
 fn built(model: &Model, mesh: &str, plan: &Plan) -> Built {
     let mesh = ok(Mesh::parse(mesh, None));
     let options = BuildOptions::new(StepOptions::new(Optimizer::from_name("sgd").unwrap()));
-    let tools = Tools { registry: &Registry::default(), runner: &Interpreter };
-    ok(build(model, plan, &mesh, &options, &tools))
+    let context = BuildContext { registry: &Registry::default(), runner: &Interpreter };
+    ok(BuildRequest::new(model, plan, &mesh, &options, context).build())
 }
 
 fn tensor(built: &Built, name: &str) -> Tensor {
@@ -234,9 +234,9 @@ fn lines_say_what_they_did() {
     }
     let mesh = ok(Mesh::parse("tp=2", None));
     let options = BuildOptions::new(StepOptions::new(Optimizer::from_name("adam").unwrap()));
-    let tools = Tools { registry: &Registry::default(), runner: &Interpreter };
-    let built = ok(build(&model, &plan, &mesh, &options, &tools));
-    let forward = ok(restructure(&plan, &model, &tools)).model.forward;
+    let context = BuildContext { registry: &Registry::default(), runner: &Interpreter };
+    let built = ok(BuildRequest::new(&model, &plan, &mesh, &options, context).build());
+    let forward = ok(restructure(&plan, &model, &context)).model.forward;
     let lines = lines(&built, &forward);
     let [style, checkpoint, fork, split, annotate] = &lines[..] else { panic!("five lines") };
     // Weight and bias with two states each; the module's output, and its recomputed copy.
@@ -251,7 +251,11 @@ fn lines_say_what_they_did() {
         "{split:?}"
     );
     assert_eq!((split.stages, annotate.annotations), (1, 1));
-    assert!(built.notes.iter().any(|note| note.contains("fork_rng changes nothing")), "{:?}", built.notes);
+    assert!(
+        built.notes.iter().any(|note| note.text.contains("fork_rng changes nothing")),
+        "{:?}",
+        built.notes
+    );
 }
 
 #[test]

@@ -7,7 +7,7 @@ use partita_ir::Registry;
 use partita_mesh::Mesh;
 use partita_nn::{Model, Optimizer, StepOptions};
 use partita_schedule::verify::{Interpreter, Unwatched, Verification};
-use partita_schedule::{BuildOptions, Plan, Tools};
+use partita_schedule::{BuildContext, BuildOptions, Plan};
 use std::path::Path;
 
 fn model(name: &str) -> Model {
@@ -46,7 +46,7 @@ fn verified(mesh: &str, models: &[&str], plan: impl Fn(&[&str], &[&str]) -> Stri
             model: &model,
             precise: None,
             options: &BuildOptions::new(options.clone()).for_verification(),
-            tools: Tools { registry: &Registry::default(), runner: &Interpreter },
+            context: BuildContext { registry: &Registry::default(), runner: &Interpreter },
             seed: 1,
             learning_rate: 0.1,
             watcher: &Unwatched,

@@ -18,8 +18,8 @@ use partita_schedule::feed::random_feed;
 use partita_schedule::tensors::inputs_of;
 use partita_schedule::verify::{Interpreter, StepRunner};
 use partita_schedule::{
-    Argument, BuildOptions, Entry, Plan, Primitive, Schedule, Style, SyncMode, SyncOp, Tools,
-    build_evaluation,
+    Argument, BuildContext, BuildOptions, BuildRequest, Entry, Plan, Primitive, Schedule, StepKind, Style,
+    SyncMode, SyncOp,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -412,11 +412,13 @@ fn check_evaluation(
     calls: &str,
 ) -> std::result::Result<(), TestCaseError> {
     let (registry, runner) = (registry(), Interpreter);
-    let tools = Tools { registry: &registry, runner: &runner };
+    let context = BuildContext { registry: &registry, runner: &runner };
     let options = BuildOptions::new(StepOptions::new(Optimizer::from_name("adamw").expect("bundled")));
     let options = BuildOptions { sequence_parallel: recipe.sequence_parallel, ..options };
     let loss = || -> Result<[f64; 2]> {
-        let built = build_evaluation(model, sch.plan(), sch.mesh(), &options, &tools)?;
+        let built = BuildRequest::new(model, sch.plan(), sch.mesh(), &options, context)
+            .part(StepKind::Loss)
+            .build()?;
         let plain = recipe.model(false)?;
         let mut fed = model.initial(1).unwrap();
         fed.extend(random_feed(model, 1, 0.3));

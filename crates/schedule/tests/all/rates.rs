@@ -13,7 +13,7 @@ use partita_schedule::tensors::inputs_of;
 use partita_schedule::verify::{
     Interpreter, StepRunner, Task, Unwatched, Verification, Verified, Watcher, Work,
 };
-use partita_schedule::{BuildOptions, Built, ReadyOptions, Tools, ready_plan};
+use partita_schedule::{BuildContext, BuildOptions, Built, ReadyOptions, ready_plan};
 use std::cell::RefCell;
 
 const RATES: [f64; 7] = [1e-6, 1e-4, 1e-2, 0.1, 0.5, 1.0, 10.0];
@@ -80,7 +80,7 @@ fn watched(
         model: &model,
         precise: (dtype != DType::F64).then_some(&precise),
         options: &options,
-        tools: Tools { registry: &Registry::default(), runner },
+        context: BuildContext { registry: &Registry::default(), runner },
         seed: 1,
         learning_rate: rate,
         watcher,

@@ -13,7 +13,9 @@ use partita_nn::{Context, Dropout, Linear, Model, MultiheadAttention, Optimizer,
 use partita_schedule::feed::random_feed;
 use partita_schedule::tensors::inputs_of;
 use partita_schedule::verify::{Interpreter, StepRunner};
-use partita_schedule::{Argument, BuildOptions, Pattern, Plan, Schedule, Tools, build_evaluation};
+use partita_schedule::{
+    Argument, BuildContext, BuildOptions, BuildRequest, Pattern, Plan, Schedule, StepKind,
+};
 
 fn schedule(model: &Model) -> Schedule {
     Schedule::new(model, &Mesh::new("mesh", &[("tp", 2)])).unwrap()
@@ -443,9 +445,10 @@ fn evaluation_drops_nothing_and_knows_every_line() {
     let lines = "sch['linear'].zero2(axis='tp')\nsch['**'].fsdp(axis='tp')\nsch['dropout'].shard('output', 0)\nsch.fuse('dropout(x, seed)', name='mine.drop')\n\
                  sch['dropout'].fork_rng()";
     let (plan, mesh) = (ok(Plan::from_calls(lines, "case")), Mesh::new("mesh", &[("tp", 2)]));
-    let tools = Tools { registry: &Registry::default(), runner: &Interpreter };
+    let context = BuildContext { registry: &Registry::default(), runner: &Interpreter };
     let options = BuildOptions::new(StepOptions::new(Optimizer::adamw()));
-    let built = ok(build_evaluation(&model(true), &plan, &mesh, &options, &tools));
+    let built =
+        ok(BuildRequest::new(&model(true), &plan, &mesh, &options, context).part(StepKind::Loss).build());
     let mut fed = model(true).initial(1).unwrap();
     fed.extend(random_feed(&model(true), 1, 0.0));
     let inputs = ok(inputs_of(&built.step, &built.pieces, &fed));

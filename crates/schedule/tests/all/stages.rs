@@ -8,7 +8,7 @@ use partita_mesh::Mesh;
 use partita_nn::{GptConfig, Model, ModelConfig, Optimizer, StepOptions};
 use partita_schedule::explain::lines;
 use partita_schedule::verify::Interpreter;
-use partita_schedule::{BuildOptions, Built, Plan, Tools, build, mesh_of_stages, restructure};
+use partita_schedule::{BuildContext, BuildOptions, BuildRequest, Built, Plan, mesh_of_stages, restructure};
 use std::collections::BTreeSet;
 
 /// Two layers of 8 features, on 3 sequences of 4 tokens in f64: the residual stream has 768 bytes.
@@ -18,8 +18,9 @@ fn gpt() -> Model {
 }
 
 fn built(plan: &Plan, mesh: &Mesh) -> partita_base::Result<Built> {
-    let tools = Tools { registry: &Registry::default(), runner: &Interpreter };
-    build(&gpt(), plan, mesh, &BuildOptions::new(StepOptions::new(Optimizer::sgd())), &tools)
+    let context = BuildContext { registry: &Registry::default(), runner: &Interpreter };
+    BuildRequest::new(&gpt(), plan, mesh, &BuildOptions::new(StepOptions::new(Optimizer::sgd())), context)
+        .build()
 }
 
 fn refused(plan: &Plan, mesh: &str) -> Box<Diagnostic> {
@@ -202,8 +203,11 @@ fn structural_lines_of_a_stage_are_for_its_modules() {
     let layers = again.filter(|node| node.path.starts_with("layers."));
     let modules: BTreeSet<&str> = layers.map(|node| &node.path[..8]).collect();
     assert_eq!(modules, BTreeSet::from(["layers.0"]));
-    let forward =
-        ok(restructure(&plan, &gpt(), &Tools { registry: &Registry::default(), runner: &Interpreter }));
+    let forward = ok(restructure(
+        &plan,
+        &gpt(),
+        &BuildContext { registry: &Registry::default(), runner: &Interpreter },
+    ));
     let told = lines(&built, &forward.model.forward);
     let line = told.iter().find(|line| line.line.contains("checkpoint")).expect("it is told");
     assert_eq!(line.line, "\"\" = \"checkpoint(stage=0)\"");
@@ -253,7 +257,7 @@ fn idle_ranks_have_their_numbers_in_the_whole_mesh() {
     let notes = ok(built(&plan, &ok(Mesh::parse("pp=2,tp=3", None)))).notes;
     for rank in [2, 5] {
         let idle = format!("rank {rank} is idle");
-        assert_eq!(notes.iter().filter(|note| note.contains(&idle)).count(), 1, "{notes:?}");
+        assert_eq!(notes.iter().filter(|note| note.text.contains(&idle)).count(), 1, "{notes:?}");
     }
 }
 

@@ -7,7 +7,7 @@ use partita_ir::{GraphBuilder, Role, TensorType};
 use partita_mesh::Mesh;
 use partita_nn::{Init, Model, Optimizer, ParamSpec, StepOptions};
 use partita_schedule::verify::{Interpreter, Unwatched, Verification};
-use partita_schedule::{BuildOptions, Plan, Tools, build};
+use partita_schedule::{BuildContext, BuildOptions, BuildRequest, Plan};
 
 /// A loss of `x * weight + mean * count`; the mean of `x` and the count of steps are replaced.
 fn model() -> Model {
@@ -45,9 +45,9 @@ fn model() -> Model {
 #[test]
 fn a_step_drops_predictions_and_keeps_states() {
     let options = BuildOptions::new(StepOptions::new(Optimizer::sgd()));
-    let tools = Tools { registry: &Default::default(), runner: &Interpreter };
+    let context = BuildContext { registry: &Default::default(), runner: &Interpreter };
     let mesh = ok(Mesh::parse("dp=2", None));
-    let step = ok(build(&model(), &Plan::default(), &mesh, &options, &tools)).step;
+    let step = ok(BuildRequest::new(&model(), &Plan::default(), &mesh, &options, context).build()).step;
     assert!(step.output_named("sum").is_none());
     let name = |value: &partita_ir::ValueId| step.value(*value).name.clone();
     let kept: Vec<(String, String)> = (step.aliases.iter())
@@ -65,7 +65,7 @@ fn a_step_with_states_of_every_rank_is_verified() {
         model: &model,
         precise: None,
         options: &BuildOptions::new(StepOptions::new(Optimizer::sgd())).for_verification(),
-        tools: Tools { registry: &Default::default(), runner: &Interpreter },
+        context: BuildContext { registry: &Default::default(), runner: &Interpreter },
         seed: 1,
         learning_rate: 1e-3,
         watcher: &Unwatched,

@@ -5,7 +5,7 @@ use partita_ir::Registry;
 use partita_nn::modules::GELU;
 use partita_nn::{Context, LayerNorm, Linear, Model, losses};
 use partita_schedule::verify::Interpreter;
-use partita_schedule::{BuildOptions, Built, Plan, Schedule, Tools, build};
+use partita_schedule::{BuildContext, BuildOptions, BuildRequest, Built, Plan, Schedule};
 
 /// A norm, two layers with a GELU between them, `[6, 4]` to `[6, 12]` and back, and a loss.
 pub fn block() -> Model {
@@ -37,7 +37,8 @@ pub fn build_as(
     options: &BuildOptions,
     registry: &Registry,
 ) -> Result<Built> {
-    build(model, plan, sch.mesh(), options, &Tools { registry, runner: &Interpreter })
+    BuildRequest::new(model, plan, sch.mesh(), options, BuildContext { registry, runner: &Interpreter })
+        .build()
 }
 
 /// Unwraps a result that must be `Ok`.
