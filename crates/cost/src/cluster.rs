@@ -8,6 +8,9 @@ use partita_base::{Diagnostic, Result};
 use partita_mesh::{AxisRef, Mesh};
 use std::collections::BTreeMap;
 
+/// The most cores of a machine: work is divided among all of them.
+const MAX_CORES: usize = 1 << 16;
+
 /// Links between ranks that are near each other, such as within a node or a pod.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Level {
@@ -68,8 +71,8 @@ impl Cluster {
         if self.levels.iter().any(|level| level.links == Some(0)) {
             return Err(self.out_of_range("links", 0.0, "at least 1 link of each block to the others"));
         }
-        if self.cores == Some(0) {
-            return Err(self.out_of_range("cores", 0.0, "at least 1"));
+        if let Some(cores) = self.cores.filter(|cores| !(1..=MAX_CORES).contains(cores)) {
+            return Err(self.out_of_range("cores", cores as f64, &format!("from 1 to {MAX_CORES}")));
         }
         self.check_levels()?;
         self.check_others()
@@ -432,6 +435,9 @@ mod tests {
         assert_eq!(code(&|c| c.device.memory_bytes_per_s = f64::NAN), Some("E470"));
         assert_eq!(code(&|c| c.device.memory_bytes = 0), Some("E470"));
         assert_eq!(code(&|c| c.cores = Some(0)), Some("E470"));
+        assert_eq!(code(&|c| c.cores = Some(MAX_CORES)), None);
+        // Programs have a part for each thread.
+        assert_eq!(code(&|c| c.cores = Some(1 << 32)), Some("E470"));
         assert_eq!(code(&|c| c.levels[1].links = Some(0)), Some("E470"));
         assert_eq!(code(&|c| c.device.overlap = 1.5), Some("E470"));
         assert_eq!(code(&|c| c.levels[0].link.latency_s = -1.0), Some("E470"));

@@ -360,7 +360,7 @@ fn counted(name: &str, begin: usize, gpu: &Gpu) -> Result<(usize, usize)> {
             .found(format!("`{found}`"))
     };
     let count = |column: usize, text: &str| match text.parse::<usize>() {
-        Ok(count) if (1..=MOST_DEVICES).contains(&count) => Ok(count),
+        Ok(count) if (1..=MAX_DEVICES).contains(&count) => Ok(count),
         _ => Err(refused(column, text)),
     };
     let (nodes, per_node) = match counts.split_once('x') {
@@ -376,7 +376,7 @@ fn counted(name: &str, begin: usize, gpu: &Gpu) -> Result<(usize, usize)> {
             }
         }
     };
-    match nodes.saturating_mul(per_node) > MOST_DEVICES {
+    match nodes.saturating_mul(per_node) > MAX_DEVICES {
         true => Err(refused(0, counts)),
         false => Ok((nodes, per_node)),
     }
@@ -411,10 +411,10 @@ fn mixed(name: &str) -> Result<Cluster> {
         kinds.push((devices, gpu));
         (begin, nodes, devices) = (begin + part.len() + 1, nodes + own, devices + own * own_per_node);
     }
-    if devices > MOST_DEVICES {
+    if devices > MAX_DEVICES {
         return Err(Diagnostic::new("E477", "malformed count of devices in the name of a cluster")
             .at(format!("`{name}`"))
-            .expected(format!("at most {MOST_DEVICES} devices in all"))
+            .expected(format!("at most {MAX_DEVICES} devices in all"))
             .found(devices.to_string()));
     }
     let (_, first) = kinds[0];
@@ -438,7 +438,7 @@ pub(crate) fn known_names() -> String {
 }
 
 /// More devices than this are a typo.
-const MOST_DEVICES: usize = 1 << 20;
+const MAX_DEVICES: usize = 1 << 20;
 
 /// A near miss among the names of devices.
 pub(crate) fn near_name(name: &str) -> Option<String> {

@@ -113,11 +113,43 @@ impl Cluster {
             }),
         }
     }
+
+    /// The name of the same devices with what a kernel takes beside its work, such as its launch, for a ready cluster whose
+    /// efficiency is one round figure: small kernels cost nearly nothing there. `None` for any other.
+    pub fn with_launches(&self) -> Option<&'static str> {
+        let round = Curve::constant(GPU_EFFICIENCY);
+        let is_round = self.device.flops_efficiency == round && self.device.memory_efficiency == round;
+        let other = match self.name.as_str() {
+            "a100-8" => "a100-80g:1x8",
+            "h100-8" => "h100-80g:1x8",
+            // Any number of nodes.
+            "h100-pod" => "h100-80g:2x8",
+            _ => return None,
+        };
+        is_round.then_some(other)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn round_figures_have_a_name_with_launches() {
+        for name in ["a100-8", "h100-8", "h100-pod"] {
+            let cluster = Cluster::ready(name).unwrap();
+            let other = Cluster::ready(cluster.with_launches().unwrap()).unwrap();
+            assert!(other.with_launches().is_none(), "{name}");
+            let family = |cluster: &Cluster| cluster.device.kind.split(' ').nth(1).unwrap_or("").to_string();
+            assert_eq!(family(&other), family(&cluster));
+            let per_node = |cluster: &Cluster| cluster.levels[0].ranks;
+            assert_eq!(per_node(&other), per_node(&cluster));
+            let own = Curve::constant(0.5);
+            let device = Device { flops_efficiency: own, ..cluster.device.clone() };
+            assert!(Cluster { device, ..cluster }.with_launches().is_none(), "figures of the user");
+        }
+        assert!(Cluster::default().with_launches().is_none());
+    }
 
     #[test]
     fn ready_clusters_are_sound() {

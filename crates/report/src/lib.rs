@@ -59,14 +59,16 @@ pub enum Body {
     },
     /// Quantities over one variable.
     Lines {
-        /// What the horizontal axis shows, with its unit.
+        /// What the horizontal axis shows. Of `seconds` and `bytes` the page chooses a multiple.
         x: String,
-        /// What the vertical axis shows, with its unit.
+        /// What the vertical axis shows.
         y: String,
         /// Whether each quantity begins where the one before ends, and holds its value until its next point.
         stacked: bool,
         /// The quantities.
         series: Vec<Series>,
+        /// Lines across at values of y, each with its name; one far above all others is not drawn.
+        marks: Vec<(String, f64)>,
     },
     /// A number for each pair.
     Matrix {
@@ -76,7 +78,7 @@ pub enum Body {
         columns: Vec<String>,
         /// `values[row][column]`.
         values: Vec<Vec<f64>>,
-        /// The unit of the numbers, such as `bytes`.
+        /// The unit of the numbers and what the rows are: `bytes from`. Of bytes the page chooses a multiple.
         unit: String,
     },
     /// Points under the roofline of a device: Williams, Waterman, Patterson, "Roofline", 2009.

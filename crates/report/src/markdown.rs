@@ -117,7 +117,7 @@ mod tests {
             |name: &str, points: &[(f64, f64)]| Series { name: name.to_string(), points: points.to_vec() };
         let series = vec![series("p", &[(0.0, 1.0), (2.0, 3.0)]), series("q", &[(1.0, 5.0)])];
         let (x, y) = ("time".to_string(), "bytes".to_string());
-        report.section("Memory", "", Body::Lines { x, y, stacked: true, series });
+        report.section("Memory", "", Body::Lines { x, y, stacked: true, series, marks: Vec::new() });
         assert_eq!(
             report.markdown(),
             "# mlp\n\n- step: 1 ms\n\n## Plan\n\nWhy.\n\n| a\\|b |\n|---|\n| c d |\n\n## Memory\n\n\

@@ -15,7 +15,7 @@
 //! share collectives with different classes or have different devices, they are several classes here ([`alike_on`]); the
 //! result has the slowest one of each program and device.
 
-use crate::links::{Links, Meeting, MeetingKey, Turns};
+use crate::links::{CollectiveKey, Links, StartedCollective, Turns};
 use crate::memory::{Memory, over_time};
 use indexmap::IndexMap;
 use partita_base::{CollectiveId, DType, Diagnostic, Result};
@@ -212,8 +212,8 @@ impl Cores {
 }
 
 /// A collective as those of its classes see it that the result has.
-fn exchanged_by(meeting: Meeting, told_as: &dyn Fn(usize) -> Option<usize>) -> Option<Exchanged> {
-    let Meeting { collective, is_real, starts, begin_s, end_s, .. } = meeting;
+fn exchanged_by(meeting: StartedCollective, told_as: &dyn Fn(usize) -> Option<usize>) -> Option<Exchanged> {
+    let StartedCollective { collective, is_real, starts, begin_s, end_s, .. } = meeting;
     let own = starts.into_iter().filter_map(|(class, start_s)| Some((told_as(class)?, start_s)));
     let mut starts: Vec<(usize, f64)> = own.collect();
     starts.sort_by_key(|&(class, _)| class);
@@ -234,7 +234,7 @@ struct Class<'a> {
     ranks: Vec<usize>,
     /// Seconds of each instruction that computes.
     computing_s: Vec<f64>,
-    blocked: Option<MeetingKey>,
+    blocked: Option<CollectiveKey>,
     is_done: bool,
     events: Vec<Event>,
     compute_s: f64,

@@ -14,10 +14,10 @@ use partita_program::{CollectiveKind, ProgramSet};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Names one collective as alike classes see it: its bucket, and the classes that take part.
-pub(crate) type MeetingKey = (usize, Vec<usize>);
+pub(crate) type CollectiveKey = (usize, Vec<usize>);
 
 /// A collective that some of its classes have started.
-pub(crate) struct Meeting {
+pub(crate) struct StartedCollective {
     pub collective: CollectiveId,
     /// Whether it has several members, so that something moves.
     pub is_real: bool,
@@ -69,12 +69,12 @@ pub(crate) struct Links<'a> {
     queue_free_s: Vec<Vec<f64>>,
     /// The collectives that each class has started and that have not begun, in order, by level of links. Messages between
     /// slices are not among them.
-    queues: Vec<Vec<VecDeque<MeetingKey>>>,
-    pub meetings: IndexMap<MeetingKey, Meeting>,
+    queues: Vec<Vec<VecDeque<CollectiveKey>>>,
+    pub meetings: IndexMap<CollectiveKey, StartedCollective>,
     /// The alike groups of each collective, where links are shared.
-    groups: IndexMap<MeetingKey, Vec<CollectiveId>>,
+    groups: IndexMap<CollectiveKey, Vec<CollectiveId>>,
     /// Collectives that all members have started and that have no times yet, in the order of their last starts.
-    waiting: Vec<(MeetingKey, Exchange)>,
+    waiting: Vec<(CollectiveKey, Exchange)>,
     ports: BTreeMap<Port, Turns>,
 }
 
@@ -101,7 +101,7 @@ impl<'a> Links<'a> {
         links
     }
 
-    pub fn key(&self, collective: CollectiveId) -> MeetingKey {
+    pub fn key(&self, collective: CollectiveId) -> CollectiveKey {
         let collective = &self.set.collectives[collective.index()];
         let mut classes: Vec<usize> = collective.members.iter().map(|&rank| self.class_of[rank]).collect();
         classes.sort_unstable();
@@ -114,7 +114,7 @@ impl<'a> Links<'a> {
         let key = self.key(collective);
         let (set, cluster) = (self.set, self.cluster);
         let started = &set.collectives[collective.index()];
-        let meeting = self.meetings.entry(key.clone()).or_insert_with(|| Meeting {
+        let meeting = self.meetings.entry(key.clone()).or_insert_with(|| StartedCollective {
             collective,
             is_real: started.members.len() > 1,
             levels: levels(started, cluster),
@@ -137,7 +137,7 @@ impl<'a> Links<'a> {
     }
 
     /// The queues in which a collective takes its turn: its classes, each with the levels of its links.
-    fn places<'k>(&'k self, key: &'k MeetingKey) -> impl Iterator<Item = (usize, usize)> + 'k {
+    fn places<'k>(&'k self, key: &'k CollectiveKey) -> impl Iterator<Item = (usize, usize)> + 'k {
         let levels = &self.meetings[key].levels;
         key.1.iter().flat_map(move |&class| levels.iter().map(move |&level| (class, level)))
     }
@@ -147,15 +147,15 @@ impl<'a> Links<'a> {
     fn next(&self, is_shared: bool) -> Option<(usize, f64)> {
         let mut next: Option<(usize, f64)> = None;
         // A collective that a member started earlier goes first, even if other members have not started it yet.
-        let is_first = |key: &MeetingKey| {
+        let is_first = |key: &CollectiveKey| {
             self.places(key).all(|(class, level)| {
                 let queue = &self.queues[class][level];
                 queue.front() == Some(key) || !queue.contains(key)
             })
         };
-        let mut before: Vec<&MeetingKey> = Vec::new();
+        let mut before: Vec<&CollectiveKey> = Vec::new();
         for (at, (key, exchange)) in self.waiting.iter().enumerate().filter(|(_, (key, _))| is_first(key)) {
-            let meets = |other: &&MeetingKey| {
+            let meets = |other: &&CollectiveKey| {
                 self.places(other).any(|place| self.places(key).any(|own| own == place))
             };
             let is_behind = before.iter().any(meets);

@@ -3,6 +3,7 @@
 
 use partita_ir::{Phase, Role};
 use partita_program::{Action, BufferKind, Event, Program};
+use std::collections::BTreeMap;
 
 /// What a buffer holds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -73,10 +74,19 @@ pub fn over_time(program: &Program, events: &[Event], begin_s: f64) -> Memory {
     let kinds = kinds(program);
     let count = program.instructions.len();
     let mut changes = vec![[0isize; 7]; count.max(1) + 1];
-    let of_arena = program.buffers.iter().zip(&kinds).filter(|(buffer, _)| buffer.kind != BufferKind::Host);
-    for (buffer, kind) in of_arena {
+    let of_arena =
+        || program.buffers.iter().zip(&kinds).filter(|(buffer, _)| buffer.kind != BufferKind::Host);
+    // By its first instruction and its place, the bytes of a buffer.
+    let begins: BTreeMap<(usize, usize), usize> =
+        of_arena().map(|(buffer, _)| ((buffer.first, buffer.offset_bytes), buffer.bytes)).collect();
+    for (buffer, kind) in of_arena() {
         changes[buffer.first][*kind as usize] += buffer.bytes as isize;
         changes[buffer.last + 1][*kind as usize] -= buffer.bytes as isize;
+        // A result that replaces its operand in place is the one that counts.
+        let replaced = begins.get(&(buffer.last, buffer.offset_bytes)).filter(|_| buffer.first < buffer.last);
+        let shared = replaced.map_or(0, |&bytes| bytes.min(buffer.bytes)) as isize;
+        changes[buffer.last][*kind as usize] -= shared;
+        changes[buffer.last + 1][*kind as usize] += shared;
     }
     let mut memory = Memory { arena_bytes: program.arena_bytes, ..Memory::default() };
     let (mut now, mut now_s, mut next) = ([0isize; 7], begin_s, 0);

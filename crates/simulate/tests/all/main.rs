@@ -14,7 +14,7 @@ use partita_program::{
 };
 use partita_runtime::Cpu;
 use partita_schedule::verify::Interpreter;
-use partita_schedule::{BuildOptions, Built, Plan, Tools, build, moves};
+use partita_schedule::{BuildContext, BuildOptions, BuildRequest, Built, Plan, moves};
 use partita_simulate::{Simulation, collective_s, simulate};
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ fn built(model: &Model, mesh: &str, microbatches: usize, timetable: &str) -> Bui
         let mut options = BuildOptions::new(StepOptions::new(Optimizer::adam()));
         options.microbatches = microbatches;
         options.timetable = Order::named(timetable)?;
-        let tools = Tools { registry: &Default::default(), runner: &Interpreter };
+        let context = BuildContext { registry: &Default::default(), runner: &Interpreter };
         let mut plan = Plan::default();
         if mesh.axis_named("tp").is_some() {
             plan.add("layers.0", "colwise", "test")?;
@@ -39,7 +39,7 @@ fn built(model: &Model, mesh: &str, microbatches: usize, timetable: &str) -> Bui
         if mesh.axis_named("fsdp").is_some() {
             plan.add("**", "fsdp", "test")?;
         }
-        build(model, &plan, &mesh, &options, &tools)
+        BuildRequest::new(model, &plan, &mesh, &options, context).build()
     };
     built().unwrap_or_else(|error| panic!("{error}"))
 }
@@ -146,6 +146,9 @@ fn classes_take_as_long_as_a_clock_for_every_rank() {
             let slowest_s = alone().map(|class| class.end_s).fold(0.0, f64::max);
             assert!((class.end_s - slowest_s).abs() < 1e-12, "{mesh}, ranks {:?}", class.ranks);
             assert!(alone().all(|alone| alone.memory.peak == class.memory.peak), "{mesh}, {:?}", class.ranks);
+            // A result that replaces its operand counts once, so no more is in use than is allocated.
+            let (used, allocated) = (class.memory.peak_bytes(), class.memory.arena_bytes);
+            assert!(used <= allocated, "{mesh}: {used} of {allocated} bytes");
         }
     }
 }
@@ -253,9 +256,9 @@ fn moves_queue_on_the_link_of_their_direction() {
     let mut plan = Plan::default();
     plan.add("**", "offload(optimizer)", "test").unwrap();
     let options = BuildOptions::new(StepOptions::new(Optimizer::adam()));
-    let tools = Tools { registry: &Default::default(), runner: &Interpreter };
+    let context = BuildContext { registry: &Default::default(), runner: &Interpreter };
     let mesh = Mesh::parse("dp=2", None).unwrap();
-    let set = lowered(&build(&model, &plan, &mesh, &options, &tools).unwrap());
+    let set = lowered(&BuildRequest::new(&model, &plan, &mesh, &options, context).build().unwrap());
     let program = &set.programs[0];
     let on = |host_bytes_per_s: f64| {
         let mut cluster = free_links();
