@@ -1,13 +1,15 @@
 //! A planned step against what a framework recorded: outputs, loss and gradients for its inputs, so that agreement with the
 //! gradients of this program is not the only proof.
 
-use crate::session::{Part, Session, own_outputs, with_loss};
+use crate::session::{Session, own_outputs, with_loss};
 use crate::signature::Signature;
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result};
+use partita_import::stablehlo::dotted;
 use partita_ir::port::{name_by_user, name_of_user};
 use partita_ir::{Literal, TensorType};
 use partita_nn::Model;
+use partita_schedule::StepKind;
 use partita_schedule::feed::{Fed, scalars};
 use partita_schedule::tensors::{inputs_of, outputs_by_name, zero_states};
 use partita_schedule::verify::bounds::unit;
@@ -35,7 +37,7 @@ impl Session {
         let session = self.clone().with_batch(rows.unwrap_or(self.config().train.batch));
         let own = session.model()?;
         let model = with_loss(own)?;
-        let part = if model.is_step() { Part::Step } else { Part::Gradients };
+        let part = if model.is_step() { StepKind::Step } else { StepKind::Gradients };
         let built = session.build_compared(&model, part, runner)?;
         let mut tensors = zero_states(&built.step);
         tensors.extend(model.initial(session.config().train.seed)?);
@@ -89,9 +91,17 @@ impl Session {
             }
         }
         if expected.is_empty() {
-            return Err(Diagnostic::new("E306", "nothing is recorded that can be compared")
+            let error = Diagnostic::new("E306", "nothing is recorded that can be compared")
                 .expected(actual.keys().cloned().collect::<Vec<_>>().join(", "))
-                .found(recorded.keys().cloned().collect::<Vec<_>>().join(", ")));
+                .found(recorded.keys().cloned().collect::<Vec<_>>().join(", "));
+            // Of a step, what replaces a parameter or a state is no output of its own.
+            return Err(match model.is_step() {
+                true => error.help(
+                    "results that replace an argument, which JAX donates, are recorded as `new.` and the name of the \
+                     argument, such as `new.params.w`; `output.0`, `output.1`, .. count the other results alone",
+                ),
+                false => error.help("record outputs as `output.0`, `output.1`, .. or by their names, and gradients as `grad.NAME`"),
+            });
         }
         let of_params = model.params.values().map(|spec| spec.ty.dtype).next();
         let dtype = coarsest(&built.step).or(of_params).unwrap_or(DType::F32);
@@ -158,6 +168,7 @@ fn by_own_names(recorded: &Fed, model: &Model) -> Fed {
     };
     let mut by_name = Fed::new();
     for (name, value) in recorded {
+        let name = &dotted(name);
         match renamed(name) {
             // A tensor that has the name of the model already wins.
             Some(own) if recorded.contains_key(&own) => {}

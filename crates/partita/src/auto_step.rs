@@ -6,20 +6,22 @@
 use crate::execution::{CpuStep, stages};
 use partita_base::{Diagnostic, Result};
 use partita_cost::Fill;
-use partita_ir::Graph;
-use partita_mesh::Mesh;
+use partita_ir::{Graph, Registry};
+use partita_mesh::{AxisRole, Mesh};
 use partita_pipeline::mark::by_scopes;
 use partita_planner::intra::{Options, Prices, Table};
 use partita_planner::{Pins, plan_of};
 use partita_program::{LowerOptions, lower_stages};
 use partita_schedule::{
-    BuildOptions, Differentiated, PIPELINE_AXIS, Plan, annotated_differentiated, build_differentiated,
+    BuildContext, BuildOptions, BuildRequest, Built, Differentiated, PIPELINE_AXIS, Plan, Source,
 };
 use partita_simulate::simulate;
 use std::cell::RefCell;
 
-/// Axes that shard data by themselves; the search chooses over all others.
-const DATA_AXES: [&str; 4] = ["dp", "fsdp", "sp", "cp"];
+/// Whether an axis shards data by itself; the search chooses over all others.
+fn is_given(role: AxisRole) -> bool {
+    role.shards_data() && role != AxisRole::Experts
+}
 
 /// A step on a mesh under a plan, priced.
 #[derive(Clone, Debug)]
@@ -93,18 +95,34 @@ impl ArrivingStep<'_> {
         })
     }
 
+    fn request<'b>(&'b self, plan: &'b Plan, mesh: &'b Mesh, registry: &'b Registry) -> BuildRequest<'b> {
+        let ArrivingStep { step, known, options, is_returned, runner } = *self;
+        let source = Source::Differentiated { step, known, is_returned };
+        BuildRequest::new(source, plan, mesh, options, BuildContext { registry, runner })
+    }
+
+    /// The step, planned for a mesh.
+    ///
+    /// # Errors
+    /// What the plan, the mesh and the passes refuse.
+    pub fn build(&self, plan: &Plan, mesh: &Mesh) -> Result<Built> {
+        self.request(plan, mesh, &Registry::default()).build()
+    }
+
     /// Plans with layouts for the axes of several ranks that do not shard the batch.
     fn searched(&self, plan: &Plan, mesh: &Mesh) -> Result<Vec<Plan>> {
-        let ArrivingStep { step, known, options, is_returned, runner } = *self;
-        let steps = annotated_differentiated(step, known, plan, mesh, options, runner, is_returned)?;
+        let options = self.options;
+        let steps = self.request(plan, mesh, &Registry::default()).annotated()?;
         let Some((slice, step)) = steps.first() else { return Ok(Vec::new()) };
-        let axes = slice.axes.iter().filter(|axis| axis.size > 1 && !DATA_AXES.contains(&axis.name.as_str()));
+        let is_free = |name: &str| !AxisRole::from_axis(name).is_some_and(is_given);
+        let axes = slice.axes.iter().filter(|axis| axis.size > 1 && is_free(&axis.name));
         let axes: Vec<String> = axes.map(|axis| axis.name.clone()).collect();
         if axes.is_empty() {
             return Ok(Vec::new());
         }
         let mut search = Options::new(Prices::Cluster(options.cluster.sliced(mesh, PIPELINE_AXIS)));
-        search.batch_axes = DATA_AXES.map(str::to_string).to_vec();
+        let given = AxisRole::ALL.into_iter().filter(|&role| is_given(role));
+        search.batch_axes = given.map(|role| role.axis().to_string()).collect();
         let found = Table::new(step, slice, &search)?.solve()?;
         let mut plans: Vec<Plan> = Vec::new();
         for pins in [Pins::Inputs, Pins::Activations, Pins::Parameters] {
@@ -119,8 +137,8 @@ impl ArrivingStep<'_> {
 
     /// Builds, lowers and prices the step.
     fn price(&self, mesh: &Mesh, plan: Plan, source: &'static str) -> Result<TriedStep> {
-        let ArrivingStep { step, known, options, is_returned, runner } = *self;
-        let built = build_differentiated(step, known, &plan, mesh, options, runner, is_returned)?;
+        let ArrivingStep { options, runner, .. } = *self;
+        let built = self.build(&plan, mesh)?;
         let set = lower_stages(&stages(&built), &LowerOptions::default(), &runner.options.cpu)?;
         let priced = simulate(&set, &options.cluster)?;
         let Fill { bytes, limit } = priced.fullest();

@@ -28,7 +28,7 @@ fn from_file(path: &str) -> Result<Cluster> {
             .expected("a TOML file with the keys of the section [cluster]")
             .found(found)
     };
-    let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
+    let text = partita_base::read_text(path).map_err(|error| unreadable(error.to_string()))?;
     let table: Table =
         text.parse().map_err(|error: toml::de::Error| unreadable(error.message().to_string()))?;
     let mut root = Table::from_iter([(path.to_string(), Value::Table(table))]);

@@ -1,6 +1,6 @@
 //! The config of a run: strict TOML, bundled ones by name, any key overridable.
 
-mod argument;
+pub(crate) mod argument;
 mod bundled;
 mod memory;
 mod optimizer;
@@ -19,7 +19,6 @@ use partita_mesh::Mesh;
 use partita_nn::{LrSchedule, Optimizer, StepOptions};
 use partita_pipeline::Order;
 use partita_runtime::{Cpu, KernelChoice, MemoryLimit};
-use partita_schedule::batch_shards;
 use precision::Mixed;
 pub(crate) use precision::notes_on_halves;
 use reader::{Optional, Reader};
@@ -165,6 +164,12 @@ impl Config {
         self.step.precision.unwrap_or(self.train.dtype)
     }
 
+    /// What the model is called: by its published name if it has one's sizes, else by its kind.
+    pub fn model_name(&self) -> &str {
+        let section = self.resolved.get("model").and_then(Value::as_table);
+        section.and_then(crate::models::named::name_of).unwrap_or_else(|| self.model.name())
+    }
+
     /// Reads a config file or a bundled config and applies `overrides` (`section.key=value`). A plan file that says for
     /// which mesh and how many microbatches it was made replaces these keys, unless `overrides` has them.
     ///
@@ -189,6 +194,9 @@ impl Config {
         let other_kind = |section: &str| kind_of(&before, section) != kind_of(&table, section);
         let changed: Vec<&str> = ["model", "optimizer"].into_iter().filter(|s| other_kind(s)).collect();
         if bundled.is_none() {
+            if !table.contains_key("model") {
+                return Err(argument::no_model(&before));
+            }
             let config = Config::read(kinds, table, Optional::new(), "");
             let config = config.map_err(|error| blame_file(error, name, &changed, &before))?;
             return Ok(config.noting(made_for));
@@ -282,16 +290,7 @@ impl Config {
     /// A config from its table; `optional` keys may be unknown, and are then left out.
     fn read(kinds: &ModelKinds, table: Table, optional: Optional, name: &str) -> Result<Config> {
         if !table.contains_key("model") {
-            let sections: Vec<String> = table.keys().map(|section| format!("[{section}]")).collect();
-            return Err(Diagnostic::new("E035", "the config has no model")
-                .at("[model]")
-                .expected("a section [model], such as the line `kind = \"gpt\"` below it")
-                .found(if sections.is_empty() {
-                    "no section at all".to_string()
-                } else {
-                    sections.join(", ")
-                })
-                .help("begin with a bundled config: `partita train gpt`; the README shows one"));
+            return Err(argument::no_model(&table));
         }
         let mut resolved = table.clone();
         let mut reader = Reader::new(table, optional);
@@ -387,7 +386,7 @@ impl Config {
             })
         })?;
         at_least_one("checkpoint.keep", checkpoint.keep as u64)?;
-        let shards = Mesh::parse(&mesh, Some(1)).map_or(1, |mesh| batch_shards(&mesh));
+        let shards = Mesh::parse(&mesh, Some(1)).map_or(1, |mesh| mesh.batch_shards());
         Limit::Planned.check(model.as_ref(), rows_at_once(train.batch, train.microbatches, shards))?;
         if let Some(key) = reader.unread() {
             let known: Vec<String> = SECTIONS.iter().map(|s| s.to_string()).collect();

@@ -24,11 +24,14 @@ pub(crate) fn on_all_cores<T: Send>(
         }
     };
     let mut all: Vec<(usize, T)> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
-        let joined = threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        joined.flatten().collect()
+        // Where the system has no more threads, this one does all of it.
+        let start = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
+        let threads: Vec<_> = (1..cores).filter_map(start).collect();
+        let mut all = work();
+        for thread in threads {
+            all.extend(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        all
     });
     all.sort_by_key(|(number, _)| *number);
     all.into_iter().map(|(_, found)| found).collect()

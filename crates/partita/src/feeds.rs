@@ -94,11 +94,12 @@ pub struct Baselines {
 /// * `inputs`, floats `[batch, height, width, channels]`, with `labels`, i32 `[batch]`, or `targets`, floats
 ///   `[batch, height, width, outputs]`: waves under noise.
 ///
-/// A file of tensors (`.npz`, `.npy`, `.safetensors`) suits any model whose inputs it has. A model of a file that the config
-/// names no data for is fed random numbers. Opens the data. A program may bring any other [`Feed`] of its own.
+/// A file of tensors (`.npz`, `.npy`, `.safetensors`) suits any model whose inputs it has. A model of a file for which the
+/// config names no data is fed random numbers. Opens the data. A program may bring any other [`Feed`] of its own.
 ///
 /// # Errors
-/// E036 if no feed suits the inputs, E301 to E303 for data that cannot be read, E305 for a vocabulary that is too small.
+/// E036 if no feed suits the inputs, or `data.path` is no data for them; E301 to E303 for data that cannot be read, E305
+/// for a vocabulary that is too small.
 pub fn feed(config: &Config, signature: &Signature) -> Result<Arc<dyn Feed>> {
     config.train.check()?;
     let (batch, seed) = (config.train.batch, config.train.seed);
@@ -110,6 +111,15 @@ pub fn feed(config: &Config, signature: &Signature) -> Result<Arc<dyn Feed>> {
         let tensors = TensorFeed::open(path, config.data.validation_fraction, signature, batch)?;
         return Ok(Arc::new(tensors.shuffled(config.data.shuffle.then_some(seed))));
     }
+    // Data that is made up here: a path to other data would change nothing.
+    let made_up = |feed: Arc<dyn Feed>| match &config.data.path {
+        None => Ok(feed),
+        Some(path) => Err(Diagnostic::new("E036", "this data cannot be fed to the model")
+            .at("--data")
+            .expected(format!("a file .npz or .safetensors with an array for each input: {signature}"))
+            .found(path.display().to_string())
+            .help("save the inputs under these names, rows first; without --data they are made up")),
+    };
     let shape = |name: &str| signature.input(name).map(|input| (input.ty.dtype, input.ty.shape.as_slice()));
     let others = |known: &[&str]| signature.inputs.iter().any(|input| !known.contains(&input.name.as_str()));
     match (shape("tokens"), shape("inputs"), shape("labels"), shape("targets")) {
@@ -128,19 +138,19 @@ pub fn feed(config: &Config, signature: &Signature) -> Result<Arc<dyn Feed>> {
         (None, Some((dtype, &[_, inputs])), None, Some((goal, &[_, outputs])))
             if dtype.is_float() && goal == dtype && !others(&["inputs", "targets"]) =>
         {
-            Ok(Arc::new(RegressionFeed::new(&[inputs, outputs], false, batch, dtype, seed)))
+            made_up(Arc::new(RegressionFeed::new(&[inputs, outputs], false, batch, dtype, seed)))
         }
         (None, Some((dtype, &[_, inputs])), Some((DType::I32, &[_])), None)
             if dtype.is_float() && !others(&["inputs", "labels"]) =>
         {
             let classes = signature.choices("labels");
-            Ok(Arc::new(RegressionFeed::new(&[inputs, classes], true, batch, dtype, seed)))
+            made_up(Arc::new(RegressionFeed::new(&[inputs, classes], true, batch, dtype, seed)))
         }
         (None, Some((dtype, &[_, height, width, channels])), Some((DType::I32, &[_])), None)
             if dtype.is_float() && !others(&["inputs", "labels"]) =>
         {
             let goal = ImageGoal::Class(signature.choices("labels"));
-            Ok(Arc::new(ImageFeed::new([height, width, channels], goal, batch, dtype, seed)))
+            made_up(Arc::new(ImageFeed::new([height, width, channels], goal, batch, dtype, seed)))
         }
         (None, Some((dtype, &[_, height, width, channels])), None, Some((goal, &[_, to, from, outputs])))
             if dtype.is_float()
@@ -149,9 +159,11 @@ pub fn feed(config: &Config, signature: &Signature) -> Result<Arc<dyn Feed>> {
                 && !others(&["inputs", "targets"]) =>
         {
             let goal = ImageGoal::Clean(outputs);
-            Ok(Arc::new(ImageFeed::new([height, width, channels], goal, batch, dtype, seed)))
+            made_up(Arc::new(ImageFeed::new([height, width, channels], goal, batch, dtype, seed)))
         }
-        _ if config.model.terms().takes_any_data => Ok(Arc::new(RandomFeed::new(signature, batch, seed))),
+        _ if config.model.terms().takes_any_data => {
+            made_up(Arc::new(RandomFeed::new(signature, batch, seed)))
+        }
         _ => Err(Diagnostic::new("E036", "there is no data for the inputs of this model")
             .at("[model]")
             .expected("tokens and labels of text, or inputs with targets or labels")

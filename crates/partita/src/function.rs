@@ -6,17 +6,20 @@
 use crate::models::from_fn;
 use crate::session::Session;
 use indexmap::IndexMap;
-use partita_base::{DType, Diagnostic, Result, did_you_mean};
+use partita_base::{DType, Diagnostic, Result, did_you_mean, read_at_most};
 use partita_import::mlir::read_function;
 use partita_import::stablehlo::dotted;
 use partita_import::{Limits, Weights};
 use partita_ir::interpret::work;
-use partita_ir::{Graph, Literal, Role, TensorType, evaluate};
+use partita_ir::{Graph, Literal, Role, TensorType, complex_as_pairs, evaluate};
 use partita_nn::Model;
 use partita_nn::random::Draws;
 use partita_runtime::MemoryLimit;
 use partita_schedule::feed::{Fed, random};
 use std::path::Path;
+
+/// Bytes that a text may have: 1 GiB, constants included.
+const MAX_TEXT_BYTES: u64 = 1 << 30;
 
 /// A function that was read.
 #[derive(Clone, Debug)]
@@ -51,7 +54,7 @@ impl Function {
                 .expected("a file of MLIR text")
                 .found(found)
         };
-        let bytes = std::fs::read(path).map_err(|error| unread(error.to_string()))?;
+        let bytes = read_at_most(path, MAX_TEXT_BYTES).map_err(|error| unread(error.to_string()))?;
         let text = String::from_utf8(bytes).map_err(|error| match error.as_bytes() {
             bytes if bytes.starts_with(b"PK") && path.extension().is_some_and(|ending| ending == "pt2") => {
                 let file = path.display();
@@ -111,9 +114,9 @@ impl Function {
                 Some("npz" | "safetensors") => {
                     let tensors = Weights::open(path, &Limits::default())?;
                     for (own, tensor) in tensors.iter() {
-                        // The name of the file, `b['x']`, or the one that models have, `b.x`.
+                        // What JAX prints, `b['x']`, and the path that models have, `b.x`, are one name.
                         let exact = types.iter().position(|(name, _)| *name == own);
-                        let by_path = || types.iter().position(|(name, _)| dotted(name) == own);
+                        let by_path = || types.iter().position(|(name, _)| dotted(name) == dotted(own));
                         let Some(at) = exact.or_else(by_path) else {
                             let mut error = Diagnostic::new("E414", format!("there is no argument `{own}`"))
                                 .at(text.clone())
@@ -165,9 +168,9 @@ impl Function {
             let results = evaluate(&self.graph, arguments)?;
             return Ok(self.graph.output_names.iter().cloned().zip(results).collect());
         }
-        let model = self.model();
+        let model = self.model()?;
         let fed: Fed =
-            arguments.iter().enumerate().map(|(at, value)| (input_name(at), value.clone())).collect();
+            arguments.iter().enumerate().map(|(at, value)| (input_name(at), as_pairs(value))).collect();
         // An argument that nothing reads is no input of the planned graph.
         let graph = &model.forward;
         let mut is_read = vec![false; graph.values.len()];
@@ -178,8 +181,13 @@ impl Function {
         let names: Vec<&str> = fed.keys().map(String::as_str).collect();
         let mut results = session.inference(&model, &names)?.run(&fed)?;
         let result = |(at, name): (usize, &String)| {
-            let value = results.swap_remove(&output_name(at));
-            (name.clone(), value.expect("a function returns all its results"))
+            let value = results.swap_remove(&output_name(at)).expect("a function returns all its results");
+            let ty = self.graph.ty(self.graph.outputs[at]);
+            let value = match ty.dtype.is_complex() {
+                true => Literal::from_bytes(ty, &value.bytes()).expect("the same bytes"),
+                false => value,
+            };
+            (name.clone(), value)
         };
         Ok(self.graph.output_names.iter().enumerate().map(result).collect())
     }
@@ -193,8 +201,8 @@ impl Function {
     }
 
     /// The function as a model, under names that mean nothing to a training step.
-    fn model(&self) -> Model {
-        let mut forward = self.graph.clone();
+    fn model(&self) -> Result<Model> {
+        let mut forward = complex_as_pairs(self.graph.clone())?;
         forward.aliases.clear();
         for (at, input) in forward.inputs.clone().into_iter().enumerate() {
             let value = forward.value_mut(input);
@@ -202,8 +210,14 @@ impl Function {
         }
         forward.output_names = (0..forward.outputs.len()).map(output_name).collect();
         let none = IndexMap::new;
-        Model { forward, params: none(), states: none(), ties: Vec::new(), modules: IndexMap::new() }
+        Ok(Model { forward, params: none(), states: none(), ties: Vec::new(), modules: IndexMap::new() })
     }
+}
+
+/// Complex numbers as real ones with a last dimension of 2: the same bytes.
+fn as_pairs(value: &Literal) -> Literal {
+    let pairs = value.ty.as_pairs().and_then(|ty| Literal::from_bytes(&ty, &value.bytes()));
+    pairs.unwrap_or_else(|| value.clone())
 }
 
 fn input_name(at: usize) -> String {

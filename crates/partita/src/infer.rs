@@ -6,14 +6,14 @@
 
 use crate::execution;
 use crate::planned_step::PlannedStep;
-use crate::session::{Part, Session};
+use crate::session::Session;
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result};
 use partita_ir::{Graph, InputKind, Role, ValueId, graph_edit};
 use partita_nn::{Model, ParamSpec};
 use partita_runtime::checkpoint::Checkpoint;
-use partita_schedule::Plan;
 use partita_schedule::feed::Fed;
+use partita_schedule::{Plan, StepKind};
 
 /// A forward pass in memory on its mesh, ready to run again and again.
 pub struct Inference {
@@ -28,7 +28,7 @@ impl Inference {
     /// E037 if no output follows from the inputs; what building and lowering refuse.
     pub fn new(session: &Session, model: &Model, plan: &Plan, inputs: &[&str]) -> Result<Inference> {
         let model = following_from(model, inputs)?;
-        let built = session.build_part(&model, plan, Part::Outputs)?;
+        let built = session.build_part(&model, plan, StepKind::Outputs)?;
         let mut step = session.prepare(&built)?;
         step.initialize(&model, session.config().train.seed)?;
         let graph = &model.forward;

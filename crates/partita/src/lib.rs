@@ -1,19 +1,22 @@
 //! Partita: one training program, one plan, a mesh of devices.
 //!
 //! The library, from a config to a run: [`session`] is where everything is built, [`trainer`] trains, [`infer`] runs a
-//! model forward, [`models`] and [`feeds`] are the open sets of models and data. It knows every crate below it, each
-//! thinly; it must not know flags, printing or signals, which are those of the command line.
+//! model forward; [`engines`], [`models`] and [`feeds`] are the open sets of what runs ranks, of models and of data. It
+//! knows every crate below it, each thinly; it must not know flags, printing or signals, which are those of the command
+//! line.
 #![forbid(unsafe_code)]
 
 mod against;
+mod agreement;
 pub mod auto_plan;
 pub mod auto_step;
 mod cluster;
 pub mod config;
 mod cores;
-pub mod engine;
+pub mod engines;
 pub mod execution;
 pub mod feeds;
+pub mod figures;
 pub mod function;
 pub mod infer;
 pub mod keys;

@@ -1,12 +1,12 @@
 //! How fast one device is that has all the cores which the ranks of a mesh share.
 
 use crate::feeds::Feed;
-use crate::session::{Part, Session};
+use crate::session::Session;
 use partita_base::Result;
 use partita_ir::Op;
 use partita_mesh::Mesh;
 use partita_nn::Model;
-use partita_schedule::Plan;
+use partita_schedule::{Plan, StepKind};
 use std::time::{Duration, Instant};
 
 /// Steps that are measured after a first one, at most.
@@ -36,7 +36,7 @@ pub fn tokens_per_s(
     }
     let session = session.clone().with_mesh(Mesh::new("one", &[("dp", 1)]));
     let config = session.config();
-    let mut trained = session.prepare(&session.build_part(model, &Plan::default(), Part::Step)?)?;
+    let mut trained = session.prepare(&session.build_part(model, &Plan::default(), StepKind::Step)?)?;
     trained.initialize(model, config.train.seed)?;
     let mut timed = |index: u64| -> Result<Duration> {
         let batch = feed.batch(index)?;

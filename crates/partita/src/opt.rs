@@ -6,21 +6,64 @@
 //! as it is and add a report to what is printed.
 
 use crate::layouts::{annotated, origin};
-use partita_base::{DType, Diagnostic, Result, did_you_mean};
+use partita_base::{Diagnostic, Result};
 use partita_cost::Cluster;
 use partita_import::{fold_padding, recognise_attention};
 use partita_ir::ops::Composite;
+use partita_ir::pass::{Form, Pass, no_pass, run_passes};
 use partita_ir::{
-    ClassGraph, F8, Graph, Literal, Operation, Registry, Role, Target, TensorType, evaluate, evaluate_ranks,
-    graph_edit, precision, quantise, remat, text,
+    ClassGraph, Graph, Literal, Operation, Registry, Role, Target, TensorType, complex_as_pairs, evaluate,
+    evaluate_ranks, text,
 };
 use partita_mesh::Mesh;
+use partita_nn::{Optimizer, StepOptions};
 use partita_program::{
     CollectiveMatmul, KindCount, LowerOptions, Lowering, PASSES, PassContext, ProgramSet, Reference, Region,
     RegionTarget, View, counts, counts_of_graph, find_pass, fusion,
 };
-use partita_spmd::{Options, Partitioned, microbatch, partition, propagate, split_fused, virtual_ranks};
+use partita_schedule::passes::{self, Building, Front};
+use partita_schedule::verify::StepRunner;
+use partita_schedule::{BuildContext, BuildOptions, BuildRequest, Built, Differentiated, Plan, Source};
+use partita_spmd::{LaidOut, Partitioned, propagate, virtual_ranks};
 use std::fmt::Write;
+
+/// Sends a program in text through one pass, whether or not a model would go through it. A pass that works on a mesh first
+/// places the graph there, and runs the passes before it that also work on a mesh, unless they have run.
+///
+/// # Errors
+/// E017 for a pass that a text cannot go through; what the pass finds.
+fn one_pass(building: Building, pass: &Pass<Front>, request: &BuildRequest) -> Result<Building> {
+    let is_placed = building.is_on_mesh();
+    match pass.form {
+        Form::Graph if !is_placed => (pass.run)(building, request),
+        Form::Graph => Err(misplaced(pass.name, "the graph is on a mesh already: run it before `propagate`")),
+        Form::Mesh => {
+            request.options.cluster.holds(request.mesh)?;
+            let building = if is_placed { building } else { building.on_mesh(request.mesh) };
+            let on_mesh = || passes::PASSES.iter().filter(|other| other.form == Form::Mesh);
+            let last = on_mesh().position(|other| other.name == pass.name).unwrap_or(0);
+            run_passes(on_mesh().take(last + 1), building, request, &mut |_, _| Ok(()))
+        }
+        Form::Model | Form::Ranks => {
+            Err(misplaced(pass.name, "it needs a model and its plan: `partita lower`"))
+        }
+    }
+}
+
+/// The runner that a request needs: `opt` rewrites a program for its target, and does not run it.
+struct OnTarget<'a>(&'a (dyn RegionTarget + Sync));
+
+impl StepRunner for OnTarget<'_> {
+    fn name(&self) -> &str {
+        "opt"
+    }
+    fn run(&self, _: &Built, _: &[Literal]) -> Result<Vec<Literal>> {
+        Err(Diagnostic::new("E017", "passes on a program in text do not run it"))
+    }
+    fn target(&self) -> &dyn Target {
+        self.0
+    }
+}
 
 /// A program on its way through passes.
 pub struct Unit {
@@ -33,7 +76,7 @@ pub struct Unit {
 
 enum State {
     /// One graph, for the whole mesh.
-    Global(Box<Graph>),
+    Global(Box<Building>),
     /// Local graphs, or what lowering has made of them.
     Local(Box<Lowering>),
 }
@@ -102,86 +145,60 @@ impl OptOptions {
     }
 }
 
-/// A pass over the global graph.
-struct GraphPass {
-    name: &'static str,
-    about: &'static str,
-    run: fn(&Graph, &OptOptions, Option<usize>) -> Result<Graph>,
-}
-
-const GRAPH_PASSES: &[GraphPass] = &[
-    GraphPass {
-        name: "attention",
-        about: "recognise attention that is written out, and its gradient: they become composites",
-        run: |graph, _, _| recognise_attention(graph),
-    },
-    GraphPass {
-        name: "padding",
-        about: "take padding into the windows that read it, and slices that remove it again",
-        run: |graph, _, _| fold_padding(graph),
-    },
-    GraphPass {
-        name: "prune",
-        about: "drop nodes that no output needs",
-        run: |graph, _, _| Ok(graph_edit::prune(graph.clone())),
-    },
-    GraphPass {
-        name: "remat",
-        about: "compute what marked groups of the forward pass do not keep again where the backward pass reads it",
-        run: |graph, _, _| remat::rematerialise(graph.clone()),
-    },
-    GraphPass {
-        name: "precision-bf16",
-        about: "compute products and what follows from them in bf16 beside parameters of a wider type",
-        run: |graph, _, _| precision::mixed(graph, DType::BF16, &|_| false),
-    },
-    GraphPass {
-        name: "precision-f16",
-        about: "as precision-bf16, in f16",
-        run: |graph, _, _| precision::mixed(graph, DType::F16, &|_| false),
-    },
-    GraphPass {
-        name: "mxfp8",
-        about: "round operands of matmuls by weights to 8 bits, in blocks of 32 along their contraction",
-        run: |graph, _, _| quantise::quantised(graph, F8::Mx, None, &|_| false),
-    },
-    GraphPass {
-        name: "f8-block",
-        about: "as mxfp8, in blocks of 128, of 128 x 128 for weights",
-        run: |graph, _, _| quantise::quantised(graph, F8::Block, None, &|_| false),
-    },
-    GraphPass {
-        name: "f8-delayed",
-        about: "as mxfp8, each tensor with a scale from the largest magnitudes of the steps before",
-        run: |graph, _, _| quantise::quantised(graph, F8::Delayed, None, &|_| false),
-    },
-    GraphPass {
-        name: "widen-sums",
-        about: "end sums whose narrow result is only converted to a wider type in that type",
-        run: |graph, _, _| precision::widen_sums(graph),
-    },
-    GraphPass {
-        name: "split-fused",
-        about: "split dots whose results are sliced (fused QKV) into dots of slices of the parameter",
-        run: |graph, _, _| Ok(split_fused(graph)?.0),
-    },
-    GraphPass {
-        name: "microbatch",
-        about: "microbatch=N: run a gradient graph on N parts of the batch, one after the other",
-        run: |graph, _, number| microbatch(graph, number.unwrap_or(1)),
-    },
-    GraphPass {
-        name: "propagate",
-        about: "give every value a layout, from the ones that are annotated",
-        run: |graph, options, _| {
-            let mesh = mesh_of(graph, options)?;
-            Ok(annotated(graph, &mesh, &propagate(graph, &mesh)?))
-        },
-    },
+/// What importers do to a program in text, which is a graph of one device.
+const IMPORT_PASSES: &[Pass<Front>] = &[
+    Pass::<Front>::always(
+        "complex-as-pairs",
+        "compute with pairs of real numbers in place of complex ones",
+        Form::Graph,
+        |building, _| building.rewritten(complex_as_pairs),
+    ),
+    Pass::<Front>::always(
+        "attention",
+        "recognise attention that is written out, and its gradient: they become composites",
+        Form::Graph,
+        |building, _| building.rewritten(|graph| recognise_attention(&graph)),
+    ),
+    Pass::<Front>::always(
+        "padding",
+        "take padding into the windows that read it, and slices that remove it again",
+        Form::Graph,
+        |building, _| building.rewritten(|graph| fold_padding(&graph)),
+    ),
 ];
 
-const PARTITION: (&str, &str) =
-    ("partition", "make local graphs, one per class of alike ranks, with their collectives");
+/// Every pass over the graph of one device, or from it to local graphs.
+fn front() -> impl Iterator<Item = &'static Pass<Front>> {
+    IMPORT_PASSES.iter().chain(passes::PASSES)
+}
+
+/// Names of passes with a choice of theirs.
+const CHOICES: &[(&str, &str, &str)] = &[
+    ("precision-bf16", "precision", "in bf16"),
+    ("precision-f16", "precision", "in f16"),
+    ("mxfp8", "quantise", "in blocks of 32 along their contraction"),
+    ("f8-block", "quantise", "in blocks of 128, of 128 x 128 for weights"),
+    ("f8-delayed", "quantise", "each tensor with a scale from the largest magnitudes of the steps before"),
+];
+
+/// The pass of this name with its choices: `microbatch=2`, or a name of [`CHOICES`].
+///
+/// # Errors
+/// E017 for another choice.
+fn chosen<'n>(pass: &'n str, options: &mut BuildOptions) -> Result<&'n str> {
+    if let Some((name, number)) = pass.split_once('=') {
+        let number = number.parse::<usize>().ok().filter(|&number| number > 0 && name == "microbatch");
+        options.microbatches = number.ok_or_else(|| {
+            Diagnostic::new("E017", format!("cannot read the pass `{pass}`"))
+                .expected("a name, or `microbatch=` and a number above 0 such as `microbatch=2`")
+        })?;
+        return Ok(name);
+    }
+    let Some(&(_, name, _)) = CHOICES.iter().find(|(choice, ..)| *choice == pass) else { return Ok(pass) };
+    options.step = options.step.in_precision(pass.strip_prefix("precision-").unwrap_or(pass))?;
+    Ok(name)
+}
+
 const PRINT_LAYOUTS: (&str, &str) =
     ("print-layouts", "report the layout of every value that has a name, and where it comes from");
 const PRINT_FUSION: (&str, &str) =
@@ -194,11 +211,17 @@ const PRINT_COLLECTIVES: (&str, &str) = (
 const UP_TO: &str = "..";
 
 /// Every pass, in an order in which they can run: its name and what it does.
-pub fn passes() -> Vec<(&'static str, &'static str)> {
-    let graph = GRAPH_PASSES.iter().map(|pass| (pass.name, pass.about));
-    let lowering = PASSES.iter().map(|pass| (pass.name, pass.about));
+pub fn passes() -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for pass in front() {
+        all.push((pass.name.to_string(), pass.about.to_string()));
+        let choices = CHOICES.iter().filter(|(_, of, _)| *of == pass.name);
+        all.extend(choices.map(|(name, of, how)| (name.to_string(), format!("the pass `{of}` {how}"))));
+    }
     let reports = [PRINT_LAYOUTS, PRINT_FUSION, PRINT_COLLECTIVES];
-    graph.chain([PARTITION]).chain(lowering).chain(reports).collect()
+    let lowering = PASSES.iter().map(|pass| (pass.name, pass.about)).chain(reports);
+    all.extend(lowering.map(|(name, about)| (name.to_string(), about.to_string())));
+    all
 }
 
 /// The mesh of the options, else the one of the graph. E017 where there is none, or more than one.
@@ -220,7 +243,7 @@ impl Unit {
     pub fn read(source: &str, file: &str, options: &OptOptions) -> Result<Unit> {
         let graph = text::parse_with(source, file, &Registry::default())?;
         let state = match options.ranks {
-            None => State::Global(Box::new(graph)),
+            None => State::Global(Box::new(Building::from_graph(graph))),
             Some(ranks) => State::Local(Box::new(Lowering::new(&ClassGraph::alike(graph, ranks))?)),
         };
         Ok(Unit { state, partitioned: None, reports: String::new() })
@@ -230,40 +253,44 @@ impl Unit {
     ///
     /// # Errors
     /// E017 for a pass that does not exist, or cannot run here; and what the pass finds.
-    pub fn run(self, pass: &str, options: &OptOptions, target: &dyn RegionTarget) -> Result<Unit> {
-        let (name, number) = match pass.split_once('=') {
-            None => (pass, None),
-            Some((name, number)) => {
-                let number = number.parse::<usize>().ok().filter(|&number| number > 0);
-                let number = number.ok_or_else(|| {
-                    Diagnostic::new("E017", format!("cannot read the pass `{pass}`"))
-                        .expected("a name, or a name and a number above 0 such as `microbatch=2`")
-                })?;
-                (name, Some(number))
-            }
-        };
+    pub fn run(self, pass: &str, options: &OptOptions, target: &(dyn RegionTarget + Sync)) -> Result<Unit> {
         let Unit { state, partitioned, mut reports } = self;
         let target = if options.plain_device { &PlainDevice } else { target };
+        let mut build = BuildOptions {
+            cluster: options.cluster.clone(),
+            ..BuildOptions::new(StepOptions::new(Optimizer::from_name("adamw").expect("it is bundled")))
+        };
+        let name = chosen(pass, &mut build)?;
         let state = match state {
-            State::Global(graph) if name == PRINT_LAYOUTS.0 => {
-                reports += &layouts(&graph, &mesh_of(&graph, options)?)?;
-                State::Global(graph)
+            State::Global(building) if name == PRINT_LAYOUTS.0 => {
+                let graph = building.graph();
+                reports += &layouts(graph, &mesh_of(graph, options)?)?;
+                State::Global(building)
             }
-            State::Global(graph) => {
-                if let Some(pass) = GRAPH_PASSES.iter().find(|pass| pass.name == name) {
-                    let graph = (pass.run)(&graph, options, number)?;
-                    return Ok(Unit { state: State::Global(Box::new(graph)), partitioned, reports });
-                }
-                if name != PARTITION.0 {
+            State::Global(building) => {
+                let mesh = mesh_of(building.graph(), options);
+                let Some(pass) = front().find(|pass| pass.name == name) else {
                     return Err(misplaced(name, "the text is a global graph: run `partition` first"));
-                }
-                let mesh = mesh_of(&graph, options)?;
-                options.cluster.holds(&mesh)?;
-                let partitioning = Options { cluster: options.cluster.clone(), ..Options::default() };
-                let partitioned = partition(&graph, &mesh, &partitioning)?;
-                let lowering = Lowering::new(&virtual_ranks::class_graphs(&partitioned)?)?;
-                let state = State::Local(Box::new(lowering));
-                return Ok(Unit { state, partitioned: Some(Box::new(partitioned)), reports });
+                };
+                let mesh = match pass.form {
+                    Form::Mesh => mesh?,
+                    Form::Model | Form::Graph | Form::Ranks => {
+                        mesh.unwrap_or_else(|_| Mesh::new("one", &[("dp", 1)]))
+                    }
+                };
+                let (registry, runner) = (Registry::default(), OnTarget(target));
+                let context = BuildContext { registry: &registry, runner: &runner };
+                // The program is in `building` already, and has neither a plan nor a model.
+                let (step, plan, known) = (Graph::default(), Plan::default(), Differentiated::default());
+                let source = Source::Differentiated { step: &step, known: &known, is_returned: &|_| true };
+                let request = BuildRequest::new(source, &plan, &mesh, &build, context);
+                let building = one_pass(*building, pass, &request)?;
+                let Some(stage) = building.stages().first() else {
+                    return Ok(Unit { state: State::Global(Box::new(building)), partitioned, reports });
+                };
+                let state = State::Local(Box::new(Lowering::new(&stage.classes)?));
+                let partitioned = Some(Box::new(stage.partitioned.clone()));
+                return Ok(Unit { state, partitioned, reports });
             }
             State::Local(lowering) if name == PRINT_FUSION.0 => {
                 reports += &match lowering.fusion() {
@@ -283,7 +310,7 @@ impl Unit {
                 let first_position = if name == last { last_position } else { 0 };
                 let context = PassContext { options: &options.lower, target };
                 let passes = &PASSES[first_position..=last_position];
-                State::Local(Box::new(lowering.run(passes, &context, &mut |_, _| {})?))
+                State::Local(Box::new(run_passes(passes, *lowering, &context, &mut |_, _| Ok(()))?))
             }
         };
         Ok(Unit { state, partitioned, reports })
@@ -292,7 +319,12 @@ impl Unit {
     /// The program as text, where ranks differ in shapes that of each class of ranks, and the reports.
     pub fn print(&self) -> String {
         let program = match &self.state {
-            State::Global(graph) => text::print(graph),
+            State::Global(building) => match building.layouts().next() {
+                Some(LaidOut { graph, layouts, .. }) => {
+                    text::print(&annotated(graph, &layouts.mesh, layouts))
+                }
+                None => text::print(building.graph()),
+            },
             State::Local(lowering) => {
                 let classes = lowering.graphs();
                 let head = |ranks: &[usize]| match classes.len() {
@@ -310,7 +342,7 @@ impl Unit {
         let of = |graph: &Graph| graph.inputs.iter().map(|&value| graph.ty(value).clone()).collect();
         match (&self.state, &self.partitioned) {
             (_, Some(partitioned)) => of(&partitioned.graph),
-            (State::Global(graph), None) => of(graph),
+            (State::Global(building), None) => of(building.graph()),
             (State::Local(lowering), None) => {
                 let graphs = lowering.graphs();
                 let ranks = graphs.iter().flat_map(|class| class.ranks.iter().map(|_| of(&class.graph)));
@@ -327,9 +359,10 @@ impl Unit {
     /// E017 where the program has buffers without a place; and what the interpreter finds.
     pub fn interpret(&self, inputs: &[Literal], steps: usize) -> Result<Vec<Vec<Literal>>> {
         let lowering = match &self.state {
-            State::Global(graph) => {
+            State::Global(building) => {
+                let graph = building.graph();
                 let step = |all: &[Vec<Literal>]| Ok(vec![evaluate(graph, &all[0])?]);
-                let results = repeated(&[graph.as_ref()], vec![inputs.to_vec()], steps, step)?;
+                let results = repeated(&[graph], vec![inputs.to_vec()], steps, step)?;
                 return Ok(results.into_iter().flatten().collect());
             }
             State::Local(lowering) => lowering,
@@ -465,12 +498,9 @@ fn collectives(lowering: &Lowering) -> String {
 
 /// E017: a pass that does not exist, or has no place here.
 fn misplaced(name: &str, why: &str) -> Box<Diagnostic> {
-    let names: Vec<&str> = passes().into_iter().map(|(name, _)| name).collect();
-    if names.contains(&name) {
+    let names: Vec<String> = passes().into_iter().map(|(name, _)| name).collect();
+    if names.iter().any(|known| known == name) {
         return Diagnostic::new("E017", format!("the pass `{name}` cannot run here")).help(why);
     }
-    let mut error = Diagnostic::new("E017", format!("there is no pass `{name}`"))
-        .expected(format!("one of {}", names.join(", ")));
-    error.help = did_you_mean(name, names);
-    error
+    no_pass(name, names.iter().map(String::as_str))
 }

@@ -9,7 +9,7 @@ use crate::predict::fold::job_of;
 use crate::predict::small::check_stages;
 use crate::predict::step::{Forecast, Job};
 use crate::predict::unfold::{self, SmallSteps};
-use crate::session::{Part, Session, has_loss};
+use crate::session::{Session, part_of};
 use partita_base::Result;
 use partita_cost::{Cluster, Fill};
 use partita_nn::Model;
@@ -156,6 +156,6 @@ impl Session {
 
     /// The step of a model under a plan as a run builds it; of a model without a loss, its outputs.
     pub(crate) fn built_under(&self, model: &Model, plan: &Plan) -> Result<Built> {
-        self.build_part(model, plan, if has_loss(model) { Part::Step } else { Part::Outputs })
+        self.build_part(model, plan, part_of(model))
     }
 }

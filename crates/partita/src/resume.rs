@@ -179,7 +179,7 @@ pub(crate) fn compare(config: &Config, own: &Origin, saved: &Saved) -> Result<Ve
     let mut lines = Vec::new();
     let file = saved.path.join(CONFIG_FILE);
     let before = match saved.config(&ModelKinds::bundled(), &[]) {
-        Ok(before) => Some(before.values),
+        Ok(before) => Some(before),
         Err(error) if file.exists() => {
             lines.push(format!(
                 "{} cannot be read here, and its settings are not compared: {} {}",
@@ -191,7 +191,10 @@ pub(crate) fn compare(config: &Config, own: &Origin, saved: &Saved) -> Result<Ve
         }
         Err(_) => None,
     };
-    let mut differing = before.map_or(Vec::new(), |before| changes(&before, &config.values));
+    let is_another_plan = before.as_ref().is_some_and(|before| {
+        (&before.plan.styles, &before.plan.file) != (&config.plan.styles, &config.plan.file)
+    });
+    let mut differing = before.map_or(Vec::new(), |before| changes(&before.values, &config.values));
     let in_section = |change: &Change, section: &str| change.what.split('.').next() == Some(section);
     let decides = |change: &Change, others: &[&str]| !others.contains(&change.what.as_str());
     // What is refused: the keys of the model, or of the rule, if it is known that it is another.
@@ -236,6 +239,12 @@ pub(crate) fn compare(config: &Config, own: &Origin, saved: &Saved) -> Result<Ve
         SECTIONS.iter().any(|section| in_section(change, section)) && decides(change, &OF_EXECUTION)
     };
     lines.extend(differing.iter().filter(names).map(Change::line));
+    if is_another_plan {
+        lines.push(format!(
+            "the plan is another than the one in {}; that changes no number",
+            saved.path.join(CONFIG_FILE).display()
+        ));
+    }
     if meta.get("data.digest").is_some_and(|digest| is_of_samples(digest)) {
         lines.push(
             "the text is compared with that of the checkpoint by samples alone, 64 of 1 MiB".to_string(),

@@ -11,9 +11,10 @@ use crate::infer::Inference;
 use crate::models::ModelSource;
 use crate::planned_step::PlannedStep;
 use crate::signature::Signature;
-use partita_base::{DType, Diagnostic, Result};
+use partita_base::{DType, Diagnostic, Note, Result};
 use partita_cost::Cluster;
 use partita_ir::Registry;
+use partita_ir::pass::Pass;
 use partita_ir::port::LOSS;
 use partita_mesh::Mesh;
 use partita_nn::{Model, with_cotangents};
@@ -22,10 +23,10 @@ use partita_program::{CollectiveMatmul, LowerOptions, ProgramSet};
 use partita_runtime::checkpoint::Checkpoint;
 use partita_runtime::{Cpu, Processes, RunnerOptions};
 use partita_schedule::feed::Fed;
+use partita_schedule::passes::{Building, Front};
 use partita_schedule::verify::{StepRunner, Verification, Verified, Watcher};
 use partita_schedule::{
-    BuildOptions, Built, Plan, Tools, batch_shards, build, build_evaluation, build_gradients, check_effects,
-    unused_axes,
+    BuildContext, BuildOptions, BuildRequest, Built, Plan, StepKind, check_effects, unused_axes,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,19 +42,6 @@ const MOST_PLANNED_RANKS: usize = 65_536;
 
 /// The most ranks that one process runs.
 const MOST_RUNNING_RANKS: usize = 256;
-
-/// The part of a training step that is built.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Part {
-    /// The loss alone, without dropout; of a model without a loss, all outputs.
-    Loss,
-    /// All outputs of the model, without dropout.
-    Outputs,
-    /// Loss and gradients.
-    Gradients,
-    /// Loss, gradients and update.
-    Step,
-}
 
 /// Choices of a run that change no number and are not in its config.
 #[derive(Clone, Debug, Default)]
@@ -248,7 +236,7 @@ impl Session {
 
     /// E015 if a process cannot hold the tensors of a step of so many rows. Planning, which holds none, needs no check.
     pub fn check_sizes(&self, rows: usize) -> Result<()> {
-        let rows = rows_at_once(rows, self.config.train.microbatches, batch_shards(&self.mesh));
+        let rows = rows_at_once(rows, self.config.train.microbatches, self.mesh.batch_shards());
         Limit::Held.check(self.config.model.as_ref(), rows)
     }
 
@@ -286,11 +274,16 @@ impl Session {
     /// # Errors
     /// What the plan and the passes refuse; [`check_effects`]; E009 if ranks are idle and the config is strict.
     pub fn build_model(&self, model: &Model) -> Result<Built> {
-        let part = if has_loss(model) { Part::Step } else { Part::Outputs };
-        let built = self.build_part(model, &self.plan(model)?, part)?;
+        let built = self.build_part(model, &self.plan(model)?, part_of(model))?;
+        self.check_effects(model, built)
+    }
+
+    /// The step of a model, unless an axis or a line of its plan has no effect.
+    fn check_effects(&self, model: &Model, built: Built) -> Result<Built> {
         check_effects(&built)?;
         if self.config.plan.strict {
-            let idle = built.stages.iter().find_map(|stage| stage.partitioned.notes.first().cloned());
+            let idle = built.stages.iter().find_map(|stage| stage.partitioned.notes.first());
+            let idle = idle.map(Note::to_string);
             let idle = idle.or_else(|| without_rows(&built)).map(|note| ("the mesh leaves ranks idle", note));
             let alike = || unused_axes(&built).into_iter().next();
             let cause =
@@ -308,29 +301,47 @@ impl Session {
     ///
     /// # Errors
     /// What the plan and the passes refuse.
-    pub fn build_part(&self, model: &Model, plan: &Plan, part: Part) -> Result<Built> {
-        self.build_on(model, plan, part, &self.mesh)
+    pub fn build_part(&self, model: &Model, plan: &Plan, part: StepKind) -> Result<Built> {
+        self.build_on(model, plan, part, &self.mesh, &mut |_, _| Ok(()))
     }
 
-    fn build_on(&self, model: &Model, plan: &Plan, part: Part, mesh: &Mesh) -> Result<Built> {
-        let options = BuildOptions { output_predictions: part == Part::Outputs, ..self.build_options() };
-        let tools = Tools { registry: &Registry::default(), runner: &self.step_runner() };
-        let built = match part {
-            Part::Loss | Part::Outputs => build_evaluation(model, plan, mesh, &options, &tools),
-            Part::Gradients => build_gradients(model, plan, mesh, &options, &tools),
-            Part::Step => build(model, plan, mesh, &options, &tools),
-        };
-        built.map_err(|error| self.config.model.explained(error))
+    fn build_on(
+        &self,
+        model: &Model,
+        plan: &Plan,
+        part: StepKind,
+        mesh: &Mesh,
+        after: &mut dyn FnMut(&Pass<Front>, &Building) -> Result<()>,
+    ) -> Result<Built> {
+        let (options, registry, runner) = (self.build_options(), Registry::default(), self.step_runner());
+        let context = BuildContext { registry: &registry, runner: &runner };
+        let request = BuildRequest::new(model, plan, mesh, &options, context).part(part);
+        request.build_watched(after).map_err(|error| self.config.model.explained(error))
+    }
+
+    /// The training step of a model; `after` sees what each pass leaves, of those that take the model to local graphs.
+    ///
+    /// # Errors
+    /// Those of [`Session::build_model`] and of `after`.
+    pub fn build_watched(
+        &self,
+        after: &mut dyn FnMut(&Pass<Front>, &Building) -> Result<()>,
+    ) -> Result<Built> {
+        let model = self.model()?;
+        let built = self.build_on(&model, &self.plan(&model)?, part_of(&model), &self.mesh, after)?;
+        self.check_effects(&model, built)
     }
 
     /// A part of the step with all its outputs, for a comparison on the runner.
-    pub(crate) fn build_compared(&self, model: &Model, part: Part, runner: &dyn StepRunner) -> Result<Built> {
+    pub(crate) fn build_compared(
+        &self,
+        model: &Model,
+        part: StepKind,
+        runner: &dyn StepRunner,
+    ) -> Result<Built> {
         let (plan, options) = (self.plan(model)?, self.build_options().for_verification());
-        let tools = Tools { registry: &Registry::default(), runner };
-        match part {
-            Part::Step => build(model, &plan, &self.mesh, &options, &tools),
-            _ => build_gradients(model, &plan, &self.mesh, &options, &tools),
-        }
+        let context = BuildContext { registry: &Registry::default(), runner };
+        BuildRequest::new(model, &plan, &self.mesh, &options, context).part(part).build()
     }
 
     pub(crate) fn build_options(&self) -> BuildOptions {
@@ -450,7 +461,7 @@ impl Session {
         let train = &self.config.train;
         match self.config.model.terms().are_rows_fixed {
             true => train.batch,
-            false => verification_rows(train.batch, train.microbatches, batch_shards(&self.mesh)),
+            false => verification_rows(train.batch, train.microbatches, self.mesh.batch_shards()),
         }
     }
 
@@ -474,7 +485,7 @@ impl Session {
             model: &model,
             precise: precise.as_ref(),
             options: &session.build_options().for_verification(),
-            tools: Tools { registry: &Registry::default(), runner },
+            context: BuildContext { registry: &Registry::default(), runner },
             seed: self.config.train.seed,
             learning_rate: self.config.schedule.at(1),
             watcher,
@@ -482,6 +493,11 @@ impl Session {
         let verified = verification.run(&session.plan(&model)?, &self.mesh);
         verified.map_err(|error| self.config.model.explained(error))
     }
+}
+
+/// What a training run builds of a model: its step, or of a model without a loss its outputs.
+pub(crate) fn part_of(model: &Model) -> StepKind {
+    if has_loss(model) { StepKind::Step } else { StepKind::Outputs }
 }
 
 /// Whether a model can be trained.

@@ -2,7 +2,7 @@
 
 use partita_ir::{InputKind, TensorType, ValueId};
 use partita_nn::Model;
-use partita_schedule::feed::choices;
+use partita_schedule::feed::{choices, table_rows};
 use std::fmt;
 
 /// The fed inputs of a model.
@@ -24,6 +24,8 @@ pub struct Input {
     /// For integers: the number of values that the ops which read them allow, such as the rows of an embedding; 2 if no op
     /// limits them.
     pub choices: usize,
+    /// The rows of the embedding that it chooses from: other indices are refused.
+    pub rows: Option<usize>,
 }
 
 impl Signature {
@@ -38,7 +40,12 @@ impl Signature {
         let fed = graph.inputs.iter().enumerate().filter(is_fed).map(|(_, input)| input);
         let input = |&id| {
             let value = graph.value(id);
-            Input { name: value.name.clone(), ty: value.ty.clone(), choices: choices(graph, id) }
+            Input {
+                name: value.name.clone(),
+                ty: value.ty.clone(),
+                choices: choices(graph, id),
+                rows: table_rows(graph, id),
+            }
         };
         Signature { inputs: fed.map(input).collect(), is_bidirectional }
     }

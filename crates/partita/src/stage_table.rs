@@ -2,6 +2,7 @@
 //! each stage ends where it does.
 
 use partita_ir::{Graph, Node, Operation, Phase, Role};
+use partita_pipeline::mark::has_repeated_blocks;
 use partita_schedule::{Built, Primitive, Stage};
 use serde::Serialize;
 
@@ -89,6 +90,19 @@ fn because_of(built: &Built, stage: usize) -> Option<String> {
         return Some(line.clone());
     }
     let is_layers = |entry: &&partita_schedule::Entry| matches!(entry.primitive, Primitive::Layers { .. });
-    let chosen = "chosen automatically: blocks split so that stages have similar forward FLOPs";
-    Some(built.plan.entries.iter().find(is_layers).map_or(chosen.to_string(), |entry| entry.describe()))
+    if let Some(layers) = built.plan.entries.iter().find(is_layers) {
+        return Some(layers.describe());
+    }
+    let chosen = "chosen automatically";
+    if has_repeated_blocks(&built.step) {
+        return Some(format!("{chosen}: blocks split so that stages have similar forward FLOPs"));
+    }
+    let mut forward = built.step.nodes.iter().filter(|node| node.phase == Phase::Forward);
+    let own = forward.rfind(|node| node.stage == stage && !node.path.is_empty());
+    let after = own.map_or(String::new(), |node| format!(" after `{}`", node.path));
+    let stages = built.ending_lines.len() + 1;
+    Some(format!(
+        "{chosen}{after}: no blocks repeat, so the model is cut where stages have similar forward FLOPs; `\"\" = \
+         \"layers({stages})\"` in the plan cuts where the fewest bytes cross"
+    ))
 }

@@ -3,6 +3,7 @@
 //! It prints nothing and catches no signal: an [`Observer`] receives each step, and the caller sets a flag to stop the run.
 //! In a run of several processes each has its own trainer, and all call the same methods in the same order.
 
+use crate::agreement;
 use crate::feeds::Feed;
 use crate::planned_step::PlannedStep;
 use crate::profile::{Cycle, Profiler, Recording};
@@ -48,6 +49,11 @@ pub trait Observer {
     /// A validation after so many steps is done.
     fn validation(&mut self, step: u64, loss: f64) {
         let _ = (step, loss);
+    }
+
+    /// A part of bringing the run into memory begins that may take long; it ends with the next call of any method.
+    fn begins(&mut self, work: &str) {
+        let _ = work;
     }
 
     /// A fact for the user.
@@ -162,7 +168,8 @@ impl Trainer {
     ///
     /// # Errors
     /// E055 for a model without a loss; what lowering and the runner refuse; E304, E314 and E317 if the checkpoint belongs
-    /// to other data, another model or another rule of the optimizer; E315 for a folder that cannot be written.
+    /// to other data, another model or another rule of the optimizer; E315 for a folder that cannot be written; E434 if the
+    /// processes of the run have other settings or files.
     pub fn new(
         session: &Session,
         model: Model,
@@ -195,6 +202,14 @@ impl Trainer {
             first_batch = feed.resume(saved.opened().meta()).map_err(at)?;
             changes = resume::compare(session.config(), &origin, saved).map_err(at)?;
             first = saved.step();
+        }
+        let world = step.train_loop.runner().world();
+        if !world.is_whole() {
+            let data = feed.position(first_batch);
+            agreement::check(world, &agreement::facts(session, &built.plan, &origin, data, resumed))?;
+            if resumed.is_none() {
+                agreement::check_values(world, &model)?;
+            }
         }
         Ok(Trainer {
             session: session.clone(),

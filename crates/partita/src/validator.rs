@@ -3,11 +3,11 @@
 use crate::execution;
 use crate::feeds::Feed;
 use crate::planned_step::PlannedStep;
-use crate::session::{Part, Session};
+use crate::session::Session;
 use partita_base::Result;
 use partita_nn::Model;
 use partita_runtime::checkpoint::Checkpoint;
-use partita_schedule::{Built, Plan};
+use partita_schedule::{Built, Plan, StepKind};
 
 /// A forward pass with a loss, in memory.
 pub struct Validator {
@@ -20,10 +20,10 @@ impl Validator {
     /// # Errors
     /// What building and lowering refuse.
     pub fn new(session: &Session, model: &Model, plan: &Plan) -> Result<Validator> {
-        Validator::from_built(session, &session.build_part(model, plan, Part::Loss)?)
+        Validator::from_built(session, &session.build_part(model, plan, StepKind::Loss)?)
     }
 
-    /// Of a step that was built before, [`Part::Loss`]; parameters are zeros.
+    /// Of a step that was built before, [`StepKind::Loss`]; parameters are zeros.
     ///
     /// # Errors
     /// What lowering refuses.

@@ -6,7 +6,6 @@
 //! program. The runner, [`RUNNER`], is a script over jaxlib: it knows neither models nor plans, only the [`Manifest`].
 
 mod pieces;
-pub mod trainer;
 
 use crate::execution::{literal, state_layout, tensor_data};
 use crate::layouts::with_layouts;

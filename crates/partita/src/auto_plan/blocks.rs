@@ -4,6 +4,7 @@ use partita_ir::{Graph, Node, Phase, Role, ValueId};
 use partita_mesh::Mesh;
 use partita_planner::inter::{Memory, SliceKind, StageTable, most_successors, stages};
 use partita_planner::intra::Found;
+use partita_schedule::matches;
 use std::collections::BTreeSet;
 
 /// The blocks of a step, each with its costs on a rank.
@@ -246,11 +247,22 @@ pub(super) fn blocks_among(graph: &Graph, is_own: &dyn Fn(&Node) -> bool) -> Vec
     found
 }
 
-/// One pattern for the blocks of each kind: `layers.*`.
+/// Patterns that together match each block once: one for the blocks of each kind, `layers.*`, and where that matches a
+/// module around blocks of another kind, the blocks by name.
 pub(super) fn patterns(blocks: &[String]) -> Vec<String> {
-    let of_block = |block: &String| format!("{}*", block.trim_end_matches(|c: char| c.is_ascii_digit()));
-    let mut patterns: Vec<String> = blocks.iter().map(of_block).collect();
-    patterns.dedup();
+    let of_block = |block: &str| format!("{}*", block.trim_end_matches(|c: char| c.is_ascii_digit()));
+    let mut patterns: Vec<String> = Vec::new();
+    for block in blocks {
+        let pattern = of_block(block);
+        let is_around = |other: &String| {
+            let ends = other.match_indices('.').map(|(end, _)| end).chain([other.len()]);
+            of_block(other) != pattern && ends.into_iter().any(|end| matches(&pattern, &other[..end]))
+        };
+        let pattern = if blocks.iter().any(is_around) { block.clone() } else { pattern };
+        if !patterns.contains(&pattern) {
+            patterns.push(pattern);
+        }
+    }
     patterns
 }
 
@@ -301,6 +313,21 @@ mod tests {
         assert_eq!((chosen[0][0][0], table.successors[0][0][0], table.seconds[0][0][0]), (0, 4, 1.0));
         assert_eq!((chosen[0][1][0], table.successors[0][1][0], table.seconds[0][1][0]), (1, 1, 3.0));
         assert_eq!(table.successors[0][3][0], -1);
+    }
+
+    /// Each block is recomputed once, in whatever order blocks of several kinds run, and wherever they are.
+    #[test]
+    fn patterns_match_each_block_once() {
+        let rows: [(&[&str], &[&str]); 4] = [
+            (&["layers.0", "layers.1", "layers.10"], &["layers.*"]),
+            (&["conv.0", "norm.0", "attn.0", "norm.1", "attn.1"], &["conv.*", "norm.*", "attn.*"]),
+            (&["m.0", "m.encoder.0", "m.encoder.1", "m.1"], &["m.0", "m.encoder.*", "m.1"]),
+            (&["0", "1", "head.0"], &["0", "1", "head.*"]),
+        ];
+        for (blocks, expected) in rows {
+            let blocks: Vec<String> = blocks.iter().map(|block| block.to_string()).collect();
+            assert_eq!(patterns(&blocks), expected);
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ use partita_mesh::Mesh;
 use partita_planner::intra::{Options, Table};
 use partita_planner::solver::Effort;
 use partita_planner::{Pins, plan_of_layers};
-use partita_schedule::{Entry, Plan, Primitive, ReadyOptions, batch_shards};
+use partita_schedule::{Entry, Plan, Primitive, ReadyOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
@@ -174,7 +174,7 @@ fn guesses_of<'a>(session: &Session, jobs: &'a [OnMesh<'a>], freedom: Freedom) -
     let mut guesses: Vec<Guess> = Vec::new();
     for (number, OnMesh { mesh, layer, source, plan, job }) in jobs.iter().enumerate() {
         for microbatches in microbatches_on(session, mesh, freedom) {
-            let rows = session.config().train.batch / (batch_shards(mesh) * microbatches).max(1);
+            let rows = session.config().train.batch / (mesh.batch_shards() * microbatches).max(1);
             let Some((block, of_block)) = layer.of_rows.get(&rows) else { continue };
             let own = &session.config().train.timetable;
             for order in orders(own, [job.layers, job.pp, microbatches], freedom) {
@@ -237,7 +237,7 @@ fn promising(session: &Session, guesses: &[Guess]) -> BTreeSet<(Within, Recomput
     promising.extend(fastest.values().map(|guess| (within_layer(guess.mesh), Recomputed::All)));
     for guess in guesses.iter().filter(|guess| !is_safe(guess)) {
         let Guess { job, layer, microbatches, .. } = guess;
-        let rows = session.config().train.batch / (batch_shards(guess.mesh) * microbatches).max(1);
+        let rows = session.config().train.batch / (guess.mesh.batch_shards() * microbatches).max(1);
         let Some((_, seconds)) = layer.of_rows.get(&rows) else { continue };
         let forward_s = seconds.layer_forward_s() * (microbatches * job.layers.div_ceil(job.pp)) as f64;
         for (recomputed, part) in RECOMPUTED {
@@ -267,7 +267,7 @@ fn usable(session: &Session, meshes: &[Mesh], tried: &mut Tried) -> Vec<Mesh> {
         } else if is_only
             || (mesh.rank_count().min(node)).is_multiple_of(size(mesh, "tp"))
                 && size(mesh, "pp") <= layers
-                && config.train.batch.is_multiple_of(batch_shards(mesh))
+                && config.train.batch.is_multiple_of(mesh.batch_shards())
         {
             kept.push(mesh.clone());
         }
@@ -278,7 +278,7 @@ fn usable(session: &Session, meshes: &[Mesh], tried: &mut Tried) -> Vec<Mesh> {
 /// The microbatches to try: those of any number of rows up to [`MOST_STREAM`], or the number of the config.
 fn microbatches_on(session: &Session, mesh: &Mesh, freedom: Freedom) -> Vec<usize> {
     let (own, batch) = (session.config().train.microbatches, session.config().train.batch);
-    let shards = batch_shards(mesh);
+    let shards = mesh.batch_shards();
     if own > 1 || !freedom.microbatches {
         return vec![own];
     }
@@ -307,7 +307,7 @@ fn rows_of(session: &Session, meshes: &[Mesh], freedom: Freedom) -> BTreeMap<Wit
     let mut rows: BTreeMap<Within, BTreeSet<usize>> = BTreeMap::new();
     for mesh in meshes {
         for count in microbatches_on(session, mesh, freedom) {
-            let shards = batch_shards(mesh) * count;
+            let shards = mesh.batch_shards() * count;
             if session.config().train.batch.is_multiple_of(shards.max(1)) {
                 rows.entry(within_layer(mesh)).or_default().insert(session.config().train.batch / shards);
             }

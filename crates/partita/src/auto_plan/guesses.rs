@@ -12,7 +12,7 @@ use partita_ir::Graph;
 use partita_mesh::Mesh;
 use partita_pipeline::mark::{after, evenly};
 use partita_pipeline::{Order, block_of};
-use partita_schedule::{Entry, PIPELINE_AXIS, Plan, Primitive, batch_shards};
+use partita_schedule::{Entry, PIPELINE_AXIS, Plan, Primitive};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -366,7 +366,7 @@ fn splits(session: &Session, guess: &Guess, stages: &EvenStages) -> Option<Plan>
     if kinds.iter().all(|kind| *kind == kinds[0]) || plan.entries.iter().any(is_split) {
         return None;
     }
-    let rows = session.config().train.batch / (batch_shards(mesh) * microbatches).max(1);
+    let rows = session.config().train.batch / (mesh.batch_shards() * microbatches).max(1);
     let (block, _) = layer.of_rows.get(&rows)?;
     let names = blocks(&stages.forward);
     let mut of_kinds: BTreeMap<usize, BlockCosts> = BTreeMap::new();

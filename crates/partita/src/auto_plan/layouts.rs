@@ -2,18 +2,18 @@
 //! slices are alike, have the same layouts, so each search is made once.
 
 use super::blocks::BlockCosts;
-use super::{DATA_AXES, Freedom, SearchTime, Searched, expert_lines, is_free, with};
+use super::{Freedom, SearchTime, Searched, expert_lines, is_free, is_given, with};
 use crate::models::ModelSource;
 use crate::session::{Session, with_loss};
 use partita_base::{Diagnostic, Result};
 use partita_cost::{Cluster, Level};
 use partita_ir::{Graph, Registry};
-use partita_mesh::{Axis, Mesh};
+use partita_mesh::{Axis, AxisRole, Mesh};
 use partita_nn::Model;
 use partita_pipeline::Order;
 use partita_planner::intra::{Found, Options, Prices, Table};
 use partita_planner::{Pins, plan_of, plan_of_layers};
-use partita_schedule::{Entry, PIPELINE_AXIS, Plan, Primitive, Tools, annotated_steps};
+use partita_schedule::{BuildContext, BuildRequest, Entry, PIPELINE_AXIS, Plan, Primitive};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
@@ -113,11 +113,9 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     fn of(session: &Session, pins: &'a Plan, freedom: Freedom) -> Result<Search<'a>> {
-        let train = &session.config().train;
-        let repeats = train.microbatches.max(1);
         let mesh = session.mesh();
         let cluster = session.config().cluster.sliced(mesh, PIPELINE_AXIS);
-        let one = session.clone().with_batch(train.batch / repeats).with_microbatches(1);
+        let (one, repeats) = of_a_microbatch(session);
         if !is_free(pins) {
             let one = if repeats > 1 { one.with_timetable(Order::default()) } else { one };
             return Ok(Search { one, is_whole: true, pins, given: pins.clone(), freedom, repeats, cluster });
@@ -149,8 +147,7 @@ impl<'a> Search<'a> {
         let (slice, step) = &annotated_step(one, &with_loss(model)?, &self.given)?;
         time.tracing += start.elapsed();
         let axes = slice.axes.iter().filter(|axis| axis.size > 1).map(|axis| axis.name.clone());
-        let (data, axes): (Vec<String>, Vec<String>) =
-            axes.partition(|name| DATA_AXES.contains(&name.as_str()));
+        let (data, axes): (Vec<String>, Vec<String>) = axes.partition(|name| is_given(name));
         let lines = if self.is_whole { plan_of } else { plan_of_layers };
         let mut layouts: Option<Layouts> = None;
         // Dimensions sharded over a data axis and another one are hard to express by a plan: without them, a search may
@@ -227,14 +224,27 @@ impl Searched {
 /// The step of a session with the layouts that a plan requests, on the first slice of its mesh.
 pub(super) fn annotated_step(session: &Session, model: &Model, plan: &Plan) -> Result<(Mesh, Graph)> {
     let runner = session.step_runner();
-    let tools = Tools { registry: &Registry::default(), runner: &runner };
-    let steps = annotated_steps(model, plan, session.mesh(), &session.build_options(), &tools)?;
+    let context = BuildContext { registry: &Registry::default(), runner: &runner };
+    let steps =
+        BuildRequest::new(model, plan, session.mesh(), &session.build_options(), context).annotated()?;
     steps.into_iter().next().ok_or_else(|| Diagnostic::new("E523", "the mesh has no slices"))
+}
+
+/// The session of one microbatch, and how many of them a step has. Where the file of a model does not allow so few rows,
+/// the session of the whole batch, once.
+pub(super) fn of_a_microbatch(session: &Session) -> (Session, usize) {
+    let train = &session.config().train;
+    let repeats = train.microbatches.max(1);
+    let whole = session.clone().with_microbatches(1);
+    let one = whole.clone().with_batch(train.batch / repeats);
+    let is_from_a_file = session.config().model.terms().rows.is_some();
+    if repeats > 1 && is_from_a_file && one.model().is_err() { (whole, 1) } else { (one, repeats) }
 }
 
 /// The options of a search over the axes that do not shard data.
 pub(super) fn options(prices: Prices) -> Options {
-    let batch_axes = DATA_AXES.map(str::to_string).to_vec();
+    let given = AxisRole::ALL.into_iter().filter(|role| role.shards_data());
+    let batch_axes = given.map(|role| role.axis().to_string()).collect();
     Options { batch_axes, moves_shared: false, ..Options::new(prices) }
 }
 

@@ -26,7 +26,7 @@ use lines::{expert_lines, offloaded, storage, with, without_splits};
 use partita_base::{Diagnostic, Result};
 use partita_cost::{Cluster, Collective};
 use partita_ir::Graph;
-use partita_mesh::Mesh;
+use partita_mesh::{AxisRole, Mesh};
 use partita_nn::Model;
 use partita_pipeline::Order;
 use partita_planner::intra::Prices;
@@ -35,8 +35,10 @@ use slices::Divider;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Axes that shard data by themselves, and experts by the lines of the ready plan; the search chooses over all others.
-const DATA_AXES: [&str; 5] = ["dp", "fsdp", "sp", "cp", "ep"];
+/// Whether an axis shards data by itself, and experts by the lines of the ready plan; the search chooses over all others.
+fn is_given(axis: &str) -> bool {
+    AxisRole::from_axis(axis).is_some_and(AxisRole::shards_data)
+}
 
 /// What a search over layouts on one mesh found.
 #[derive(Clone, Debug)]
@@ -407,7 +409,8 @@ impl Session {
 
 /// Given lines that a later one overrides. What the model does not have, the candidates refuse.
 fn overruled(pins: &Plan, forward: &Graph) -> Vec<String> {
-    overruled_lines(pins, forward).unwrap_or_default()
+    let notes = overruled_lines(pins, forward).unwrap_or_default();
+    notes.into_iter().map(|note| note.text).collect()
 }
 
 /// The most stages on a slice that are tried.
@@ -418,7 +421,8 @@ fn orders(own: &Order, [layers, slices, microbatches]: [usize; 3], freedom: Free
     if !freedom.flags || *own != Order::default() || slices == 1 {
         return vec![own.clone()];
     }
-    let fits = |chunks: &usize| microbatches >= slices && layers.is_multiple_of(slices * *chunks);
+    let fits =
+        |chunks: &usize| microbatches >= slices && layers > 0 && layers.is_multiple_of(slices * *chunks);
     let looped = (2..=MOST_CHUNKS).filter(fits).map(|chunks| format!("interleaved-1f1b:{chunks}"));
     let split = ["zb-h1", "zb-h2"].map(str::to_string);
     let named = looped.chain(split).filter_map(|name| Order::named(&name).ok());

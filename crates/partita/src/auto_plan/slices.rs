@@ -9,6 +9,7 @@ use super::layouts::{Layouts, Searches};
 use super::trial::{Trial, suits};
 use super::{Candidate, Freedom, SearchTime, Tried, in_order, is_free, orders};
 use crate::predict::unfold::is_inside;
+use crate::price::MOST_LAYERS;
 use crate::session::Session;
 use partita_base::Result;
 use partita_cost::Cluster;
@@ -17,7 +18,7 @@ use partita_mesh::Mesh;
 use partita_nn::Model;
 use partita_pipeline::{crossing_bytes, mark};
 use partita_planner::inter::{SliceKind, Stage, Submeshes, makespan_s, stages, submeshes};
-use partita_schedule::{Entry, PIPELINE_AXIS, Plan, Primitive, ReadyOptions, batch_shards, matches};
+use partita_schedule::{Entry, PIPELINE_AXIS, Plan, Primitive, ReadyOptions, matches};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -99,8 +100,7 @@ impl<'a> Divider<'a> {
         let node = session.config().cluster.levels.first().and_then(|level| level.ranks);
         let is_part = node.is_some_and(|node| devices > node && !devices.is_multiple_of(node));
         let is_uneven = !devices.is_power_of_two() || is_part || session.config().cluster.is_mixed();
-        let may_pay = is_uneven || cost_differently(&model.forward, &blocks);
-        if !is_possible || !may_pay {
+        if !is_possible || !(is_uneven || cost_differently(&model.forward, &blocks)) {
             return None;
         }
         let mesh = Mesh::new("mesh", &[(PIPELINE_AXIS, devices)]);
@@ -162,7 +162,10 @@ impl<'a> Divider<'a> {
         let mut counts: Vec<usize> = Vec::new();
         let mut least = 2;
         while counts.len() < COUNTS && least <= most.min(batch) {
-            let Some(count) = (least..=batch).find(|&count| suits(&self.session, count)) else { break };
+            let Some(count) = (least..=batch.min(MOST_LAYERS)).find(|&count| suits(&self.session, count))
+            else {
+                break;
+            };
             counts.push(count);
             least = 2 * count;
         }
@@ -237,7 +240,7 @@ impl<'a> Divider<'a> {
             let share = rows as f64 / rows_of(middle).max(1) as f64;
             let mut on_kinds = OnKinds { slices: Vec::new(), meshes: Vec::new() };
             for (kind, ways) in kinds.iter().zip(&searched) {
-                let suits = ways.iter().filter(|(mesh, _)| batch_shards(mesh) <= rows);
+                let suits = ways.iter().filter(|(mesh, _)| mesh.batch_shards() <= rows);
                 let (meshes, ways) = suits
                     .map(|(mesh, costs)| ((*mesh).clone(), costs.scaled(&alone[1], &alone_at(rows), share)))
                     .unzip();

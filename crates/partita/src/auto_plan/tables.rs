@@ -10,7 +10,7 @@ use crate::session::Session;
 use partita_base::{Diagnostic, Result};
 use partita_mesh::Mesh;
 use partita_planner::inter::{Memory, Submeshes, most_successors, submeshes};
-use partita_schedule::{Kind, Plan, Primitive, batch_shards};
+use partita_schedule::{Kind, Plan, Primitive};
 use std::fmt::Write;
 
 /// The costs of stages: arrays `[layers, layers, submeshes]` by first layer, last layer and submesh, rows first.
@@ -165,7 +165,7 @@ impl Session {
         // Of each stage: the nodes and the devices of each, data parallel ranks and the others.
         let physical = |stage: usize| self.nodes(candidate.slices[stage].rank_count());
         let logical = |stage: usize| {
-            let (slice, dp) = (&candidate.slices[stage], batch_shards(&candidate.slices[stage]).max(1));
+            let (slice, dp) = (&candidate.slices[stage], candidate.slices[stage].batch_shards().max(1));
             (dp, slice.rank_count() / dp)
         };
         let number = |block: &str| block.rsplit('.').next().and_then(|n| n.parse::<usize>().ok());

@@ -6,12 +6,13 @@
 
 use super::blocks::{BlockCosts, blocks, blocks_among, divided, patterns};
 use super::guesses::DOUBT;
-use super::layouts::{Layouts, Searches, few_layers, of_any_layer, slice_of};
+use super::layouts::{Layouts, Searches, few_layers, of_a_microbatch, of_any_layer, slice_of};
 use super::shares::{busy, idle_axis};
 use super::{
     Candidate, Freedom, SearchTime, Searched, Tried, in_order, is_free, offloaded, orders, slices, storage,
     with, without_splits,
 };
+use crate::price::MOST_LAYERS;
 use crate::session::Session;
 use partita_base::{Diagnostic, Result};
 use partita_ir::Node;
@@ -21,9 +22,7 @@ use partita_pipeline::Order;
 use partita_pipeline::mark::evenly;
 use partita_planner::inter::{SliceKind, Stage, StageTable, makespan_s};
 use partita_program::kept_curve;
-use partita_schedule::{
-    Built, Entry, Kind, PIPELINE_AXIS, Plan, Primitive, ReadyOptions, Style, batch_shards, moves,
-};
+use partita_schedule::{Built, Entry, Kind, PIPELINE_AXIS, Plan, Primitive, ReadyOptions, Style, moves};
 use partita_spmd::step_s;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -118,16 +117,16 @@ fn more_microbatches(session: &Session, count: usize, freedom: Freedom) -> Optio
     if session.config().train.microbatches > 1 || !freedom.microbatches {
         return None;
     }
-    let rows = session.config().train.batch / batch_shards(session.mesh()).max(1);
-    (2 * count..=rows).find(|&more| suits(session, more))
+    let rows = session.config().train.batch / session.mesh().batch_shards().max(1);
+    (2 * count..=rows.min(MOST_LAYERS)).find(|&more| suits(session, more))
 }
 
 /// Whether a batch divides into so many microbatches on the mesh of a session, in a step that is not folded.
 pub(super) fn suits(session: &Session, count: usize) -> bool {
     let config = session.config();
     let layers = config.model.stream().map_or(0, |[layers, ..]| layers) * config.model.period();
-    config.train.batch.is_multiple_of(count * batch_shards(session.mesh()))
-        && layers * count <= crate::price::MOST_LAYERS
+    config.train.batch.is_multiple_of(count * session.mesh().batch_shards())
+        && layers.max(1) * count <= MOST_LAYERS
 }
 
 /// What is tried on one mesh with one number of microbatches.
@@ -241,10 +240,8 @@ impl<'a> Trial<'a> {
     pub fn of_plans(self, source: &'static str, plans: Vec<Plan>) -> Tried {
         let (start, mut tried) = (Instant::now(), Tried::default());
         let mesh = self.session.mesh().clone();
-        let train = &self.session.config().train;
-        let others = train.microbatches.saturating_sub(1) as f64;
-        let one = self.session.clone().with_batch(train.batch / train.microbatches.max(1));
-        let one = one.with_microbatches(1).with_timetable(Order::default());
+        let others = self.session.config().train.microbatches.saturating_sub(1) as f64;
+        let one = of_a_microbatch(&self.session).0.with_timetable(Order::default());
         let key = |plan: &Plan, model: &Model| -> Result<(bool, f64)> {
             let built = one.built_under(model, plan)?;
             let of_stages: Vec<f64> = built.stages.iter().map(|stage| step_s(&stage.partitioned)).collect();
@@ -520,7 +517,7 @@ impl<'a> Trial<'a> {
         if let Some(axis) = &idle {
             let mut line = Plan::default();
             line.push("**", Style::new(Kind::Replicate).over(axis), PLANNER);
-            plan.entries.splice(0..0, line.entries);
+            plan = with(&line, &plan);
         }
         let price = self.session.price_of(&built)?;
         let host = price.host(&self.session.config().cluster);

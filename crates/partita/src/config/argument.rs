@@ -3,9 +3,9 @@
 use super::{BUNDLED, SECTIONS};
 use crate::keys::unknown;
 use crate::models::named;
-use partita_base::{Diagnostic, Result, did_you_mean};
+use partita_base::{Diagnostic, Result, did_you_mean, nearest};
 use partita_import::ModelFile;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// The table of a config by its name; `bundled` is its text if it is a bundled one.
@@ -30,19 +30,51 @@ fn of_file(path: &str) -> Table {
 fn parse(text: &str, name: &str) -> Result<Table> {
     text.parse().map_err(|error: toml::de::Error| {
         let line = error.span().map_or(1, |s| text[..s.start].matches('\n').count() + 1);
-        Diagnostic::new("E003", "the config is not valid TOML")
+        let mut invalid = Diagnostic::new("E003", "the config is not valid TOML")
             .at(format!("{name}:{line}"))
-            .found(error.message().to_string())
+            .found(error.message().to_string());
+        invalid.help = advice(Path::new(name));
+        invalid
     })
+}
+
+/// What to do with a file that is no config, by its ending.
+fn advice(path: &Path) -> Option<String> {
+    let advice = match path.extension()?.to_str()? {
+        "npz" | "npy" | "safetensors" => {
+            "a file of tensors is data, `--data FILE`, or initial values, `--set model.weights=FILE`"
+        }
+        "py" => {
+            "write the model with `torch.export.save(torch.export.export(model, inputs), \"model.pt2\")`, and give model.pt2; \
+             a plan in Python is `--plan FILE`"
+        }
+        _ => return None,
+    };
+    Some(advice.to_string())
+}
+
+/// E035 for the table of a file that has no model; what is there may be a plan.
+pub(super) fn no_model(file: &Table) -> Box<Diagnostic> {
+    let sections: Vec<String> = file.keys().map(|section| format!("[{section}]")).collect();
+    let error = Diagnostic::new("E035", "the config has no model")
+        .at("[model]")
+        .expected("a section [model], such as the line `kind = \"gpt\"` below it")
+        .found(if sections.is_empty() { "no section at all".to_string() } else { sections.join(", ") });
+    match file.contains_key("plan") || file.contains_key("stages") {
+        true => error.help("this is a plan: name the model first, `partita verify MODEL --plan FILE`"),
+        false => error.help("begin with a bundled config: `partita train gpt`; docs/CONFIG.md shows one"),
+    }
 }
 
 fn read_file(name: &str) -> Result<String> {
     let path = Path::new(name);
-    std::fs::read_to_string(path).map_err(|error| {
+    partita_base::read_text(path).map_err(|error| {
         if path.exists() {
-            return Diagnostic::new("E005", format!("cannot read the config `{name}`"))
+            let mut unread = Diagnostic::new("E005", format!("cannot read the config `{name}`"))
                 .expected("a TOML file in UTF-8 that can be read, or a file with a model (.pt2, .mlir)")
                 .found(error.to_string());
+            unread.help = advice(path);
+            return unread;
         }
         let mut names: Vec<&str> = BUNDLED.iter().map(|(n, _)| *n).collect();
         let expected =
@@ -52,9 +84,25 @@ fn read_file(name: &str) -> Result<String> {
             .expected(expected)
             .found(error.to_string())
             .note(format!("models by name: {}", named::names().join(", ")));
-        diagnostic.help = did_you_mean(&name.to_ascii_lowercase(), names);
+        diagnostic.help = file_beside(path).or_else(|| did_you_mean(&name.to_ascii_lowercase(), names));
         diagnostic
     })
+}
+
+/// The config or model in the same folder whose name is near that of a file that is not there.
+pub(crate) fn file_beside(path: &Path) -> Option<String> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let entries = std::fs::read_dir(folder.unwrap_or(Path::new("."))).ok()?.flatten();
+    let mut files: Vec<PathBuf> = entries.map(|entry| PathBuf::from(entry.file_name())).collect();
+    files.retain(|file| ModelFile::is_named(file) || file.extension().is_some_and(|ending| ending == "toml"));
+    files.sort();
+    // Endings are short, and would count as much as the names before them.
+    let stem = |path: &Path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    let stems: Vec<String> = files.iter().filter_map(|file| stem(file)).collect();
+    let near = nearest(&stem(path)?, stems.iter().map(String::as_str)).into_iter().next()?;
+    let found = files.into_iter().find(|file| stem(file).as_deref() == Some(&near))?;
+    let found = folder.map_or(found.clone(), |folder| folder.join(&found));
+    Some(format!("did you mean `{}`?", found.display()))
 }
 
 /// `train.steps=50`: the value is TOML; what is not is taken as a string.
@@ -98,7 +146,7 @@ pub(super) fn apply_plan_file(table: &mut Table, overrides: &[String]) -> Vec<St
     let path =
         table.get("plan").and_then(|plan| plan.get("file")).and_then(Value::as_str).map(str::to_string);
     let Some(path) = path else { return Vec::new() };
-    let text = std::fs::read_to_string(&path).unwrap_or_default();
+    let text = partita_base::read_text(&path).unwrap_or_default();
     let Ok(file) = text.parse::<Table>() else { return Vec::new() };
     let mut notes = Vec::new();
     for (key, section, name) in MADE_FOR {

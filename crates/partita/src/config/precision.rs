@@ -86,8 +86,18 @@ impl Mixed {
 }
 
 impl Config {
-    /// What a predicted price says of the precision: what it leaves out of matmuls in 8 bits, and devices among the first
-    /// ranks that have no matrix units for the type of matmuls, but for another one of as many bits.
+    /// The type in which the model computes, and that of its parameters where it is another: `bf16, parameters in f32`.
+    pub fn types(&self) -> String {
+        let computes = match (self.step.f8, self.step.precision) {
+            (Some(f8), _) => f8.name().to_string(),
+            (None, Some(precision)) => precision.to_string(),
+            (None, None) => return self.train.dtype.to_string(),
+        };
+        format!("{computes}, parameters in {}", self.train.dtype)
+    }
+
+    /// What a predicted price leaves out, and where it is slow: matmuls in 8 bits, the launches of kernels, and devices
+    /// among the first ranks that have no matrix units for the type of matmuls, but for another one of as many bits.
     pub fn notes_on_price(&self, ranks: usize) -> Vec<String> {
         let of_f8 = self.step.f8.map(|f8| {
             format!(
@@ -98,7 +108,14 @@ impl Config {
             )
         });
         let slow = notes_on_halves(&self.cluster.of_first(ranks), self.matmul_dtype());
-        of_f8.into_iter().chain(slow).collect()
+        let of_launches = self.cluster.with_launches().map(|other| {
+            format!(
+                "cluster `{}` has round figures without the time that a kernel takes to launch, so small steps look too \
+                 fast: `--cluster {other}` has it",
+                self.cluster.name
+            )
+        });
+        of_f8.into_iter().chain(of_launches).chain(slow).collect()
     }
 }
 

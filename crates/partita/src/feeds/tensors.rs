@@ -152,6 +152,8 @@ impl TensorFeed {
             };
             let is_of_ids = is_batched && self.has_ids && input.name == POSITIONS;
             let value = if is_of_ids { positions(&value, input) } else { converted(&value, input) };
+            let numbers = if is_batched { rows } else { &[] };
+            let value = value.and_then(|value| check_indices(value, input, numbers));
             Ok((input.name.clone(), located(value)?))
         };
         self.inputs.iter().map(value).collect()
@@ -224,6 +226,24 @@ pub(crate) fn converted(value: &Literal, input: &Input) -> Result<Literal> {
         true => Ok(result),
         false => Err(unfit(&input.name, format!("numbers that fit {to}"), format!("larger ones in {from}"))),
     }
+}
+
+/// The value of an input. E423 for an index outside the embedding that it chooses rows of. `rows` are the numbers of its
+/// rows in the file.
+fn check_indices(value: Literal, input: &Input, rows: &[usize]) -> Result<Literal> {
+    let Some(count) = input.rows.filter(|_| !value.ty.dtype.is_float()) else { return Ok(value) };
+    let numbers = value.to_i128();
+    let Some(at) = numbers.iter().position(|number| !(0..count as i128).contains(number)) else {
+        return Ok(value);
+    };
+    let place = match rows.get(at * rows.len() / numbers.len()) {
+        Some(row) => format!("row {row} of `{}`", input.name),
+        None => format!("`{}`", input.name),
+    };
+    Err(Diagnostic::new("E423", format!("{place} has an index that is outside the embedding"))
+        .expected(format!("from 0 to {}", count - 1))
+        .found(numbers[at].to_string())
+        .help("mend the data: rows of an embedding are counted from 0"))
 }
 
 impl Feed for TensorFeed {
@@ -317,6 +337,7 @@ mod tests {
             name: name.to_string(),
             ty: TensorType::new(dtype, shape),
             choices: 2,
+            rows: None,
         };
         let inputs = vec![
             input("x", DType::F32, &[batch, 2]),
@@ -357,6 +378,20 @@ mod tests {
         assert_eq!(fed["x"].to_f64(), [6.0, 7.0, 8.0, 9.0, 0.0, 1.0]);
         assert_eq!((fed["y"].ty.dtype, fed["scale"].ty.dtype), (DType::I32, DType::F64));
         assert_eq!(feed.resume(&feed.position(7)).unwrap(), 7);
+    }
+
+    #[test]
+    fn an_index_outside_the_embedding_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = file(folder.path(), 8);
+        let mut signature = signature(2);
+        signature.inputs[1].rows = Some(5);
+        let feed = TensorFeed::open(&path, 0.0, &signature, 2).unwrap();
+        assert_eq!(feed.batch(1).unwrap()["y"].to_i64(), [2, 3]);
+        // The rows 4 and 5 of the file have the indices 4 and 5.
+        let error = feed.batch(2).unwrap_err();
+        assert_eq!((error.code, error.found.as_deref()), ("E423", Some("5")));
+        assert!(error.message.contains("row 5 of `y`"), "{error}");
     }
 
     #[test]
@@ -420,7 +455,7 @@ mod tests {
         let ids = Literal::new([2, 6], vec![7i64, 7, 8, 8, 8, 7, 0, 1, 1, 2, 2, 2]);
         partita_import::save(&path, &IndexMap::from([(DOCUMENTS.to_string(), ids)])).unwrap();
         let ty = TensorType::new(DType::I32, [2, 6]);
-        let inputs = vec![Input { name: POSITIONS.to_string(), ty, choices: 6 }];
+        let inputs = vec![Input { name: POSITIONS.to_string(), ty, choices: 6, rows: None }];
         let signature = Signature { inputs, is_bidirectional: false };
         let fed = TensorFeed::open(&path, 0.0, &signature, 2).unwrap().batch(0).unwrap();
         assert_eq!(fed[POSITIONS].to_i64(), [0, 1, 0, 1, 2, 0, 0, 0, 1, 0, 1, 2]);

@@ -112,6 +112,10 @@ impl ModelSource for DeepseekConfig {
         (repeated > 0).then_some([repeated, self.sequence, self.dim])
     }
 
+    fn tokens(&self) -> Option<usize> {
+        Some(self.sequence)
+    }
+
     fn experts(&self) -> Option<Experts> {
         Some(Experts { count: self.experts, top_k: self.top_k })
     }

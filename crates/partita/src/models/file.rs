@@ -1,8 +1,10 @@
 //! `model.kind = "file"`: a model that another framework wrote to a file, with the values of its parameters.
 
 use super::{ModelKind, ModelSource, Terms};
+use crate::config::argument::file_beside;
 use crate::keys::Section;
 use partita_base::{DType, Diagnostic, Result};
+use partita_import::stablehlo::dotted;
 use partita_import::{ImportOptions, ImportedModel, Limits, ModelFile, Weights};
 use partita_ir::TensorType;
 use partita_ir::port::LOSS;
@@ -75,7 +77,8 @@ struct FileModel {
 #[derive(Debug)]
 struct Opened {
     file: ModelFile,
-    has_free_batch: bool,
+    /// The fewest and the most rows of a batch, if their number can be chosen.
+    batch_bounds: Option<[usize; 2]>,
     /// The model for the batch of the file.
     example: ImportedModel,
     /// Initial values that stand instead of those of the file.
@@ -95,11 +98,14 @@ impl FileModel {
                 .found("no path")
         })?;
         let limits = Limits::default();
-        let file = ModelFile::open(path, &limits)?;
+        let file = ModelFile::open(path, &limits).map_err(|mut error| {
+            error.help = error.help.take().or_else(|| file_beside(path).filter(|_| !path.exists()));
+            error
+        })?;
         let weights = self.weights.as_deref().map(|path| Weights::open(path, &limits)).transpose()?;
         let example = located(file.import(&self.options(None)), path)?;
-        let has_free_batch = file.has_free_batch()?;
-        let opened = Opened { file, has_free_batch, example, weights: weights.unwrap_or_default() };
+        let batch_bounds = file.batch_bounds()?;
+        let opened = Opened { file, batch_bounds, example, weights: weights.unwrap_or_default() };
         Ok(self.opened.get_or_init(|| opened))
     }
 
@@ -151,7 +157,7 @@ impl ModelSource for FileModel {
     fn build(&self, batch: usize, dtype: DType, _training: bool) -> Result<Model> {
         self.terms().check(batch, dtype)?;
         let opened = self.opened()?;
-        if opened.rows() == Some(batch) || !opened.has_free_batch {
+        if opened.rows() == Some(batch) || opened.batch_bounds.is_none() {
             return opened.with_values(&opened.example);
         }
         let path = self.path.as_deref().unwrap_or("".as_ref());
@@ -179,7 +185,12 @@ impl ModelSource for FileModel {
         let mut types = opened.example.model.params.values().map(|spec| spec.ty.dtype);
         Terms {
             rows: opened.rows(),
-            are_rows_fixed: !opened.has_free_batch && opened.rows().is_some(),
+            are_rows_fixed: opened.batch_bounds.is_none() && opened.rows().is_some(),
+            row_bounds: opened.batch_bounds.map(|bounds| match self.ranks.unwrap_or(1) {
+                // The ranks of a program with collectives share the batch.
+                ranks @ 2.. => bounds.map(|rows| rows.saturating_mul(ranks)),
+                _ => bounds,
+            }),
             dtype: types.find(|dtype| dtype.is_float()),
             takes_any_data: true,
         }
@@ -197,12 +208,14 @@ impl ModelSource for FileModel {
         let graph = &opened.example.model.forward;
         let mut free: Vec<(&str, &TensorType)> =
             opened.example.inputs.iter().map(|(name, ty)| (name.as_str(), ty)).collect();
-        let mut pairs: Vec<String> = Vec::new();
+        let (mut pairs, mut state): (Vec<String>, Vec<String>) = (Vec::new(), Vec::new());
         for (name, &output) in graph.output_names.iter().zip(&graph.outputs) {
             let ty = graph.ty(output);
             let alike = |(_, other): &(&str, &TensorType)| *other == ty && ty.rank() > 0;
             let Some(place) = free.iter().position(alike) else { continue };
-            pairs.push(format!("`{name}` and `{}` ({ty})", free.remove(place).0));
+            let input = free.remove(place).0;
+            pairs.push(format!("`{name}` and `{input}` ({ty})"));
+            state.push(format!("\"{input}={}\"", dotted(name)));
         }
         let inputs = opened.example.inputs.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
         let mut error = error
@@ -216,8 +229,12 @@ impl ModelSource for FileModel {
             ));
         }
         let first = opened.example.inputs.keys().next().map_or("NAME", String::as_str);
+        let say = match state.is_empty() {
+            true => String::new(),
+            false => format!(", or say what replaces what: --set 'model.state=[{}]'", state.join(",")),
+        };
         error.help(format!(
-            "of a training step, donate the state and lower it again: jax.jit(step, donate_argnums=(0,)); of a forward \
+            "of a training step, donate the state and lower it again, jax.jit(step, donate_argnums=(0,)){say}; of a forward \
              pass, name what is trained: --set 'model.parameters=[\"{first}\"]'"
         ))
     }

@@ -157,6 +157,11 @@ impl ModelSource for VitConfig {
         Some([self.layers, self.sequence(), self.dim])
     }
 
+    /// What counts is images, not their patches.
+    fn tokens(&self) -> Option<usize> {
+        None
+    }
+
     fn plan(&self, forward: &Graph, mesh: &Mesh, options: &ReadyOptions) -> Result<Plan> {
         ready_plan("vit", forward, mesh, options)
     }

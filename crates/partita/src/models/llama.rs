@@ -106,6 +106,10 @@ impl ModelSource for LlamaConfig {
         self.layers.is_multiple_of(period).then_some([self.layers / period, self.sequence, self.dim])
     }
 
+    fn tokens(&self) -> Option<usize> {
+        Some(self.sequence)
+    }
+
     fn experts(&self) -> Option<Experts> {
         self.experts.as_ref().map(Experts::of)
     }

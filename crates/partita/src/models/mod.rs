@@ -87,6 +87,12 @@ pub trait ModelSource: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Tokens of a row of a batch, which throughput counts; `None` for a model of images, numbers or a file, of which it
+    /// counts rows.
+    fn tokens(&self) -> Option<usize> {
+        self.stream().map(|[_, tokens, _]| tokens)
+    }
+
     /// The experts of a layer and those that a token visits; `None` for a model without.
     fn experts(&self) -> Option<Experts> {
         None
@@ -121,6 +127,8 @@ pub struct Terms {
     pub rows: Option<usize>,
     /// Whether a batch has that many rows and no others.
     pub are_rows_fixed: bool,
+    /// The fewest and the most rows of a batch, if the model bounds them.
+    pub row_bounds: Option<[usize; 2]>,
     /// The only element type of parameters.
     pub dtype: Option<DType>,
     /// Whether random numbers by signature are data for its inputs, whatever they mean.

@@ -127,6 +127,12 @@ pub fn names() -> Vec<&'static str> {
         .collect()
 }
 
+/// The name of a model with the sizes of this section `[model]`, if one has them.
+pub fn name_of(section: &Table) -> Option<&'static str> {
+    let has_sizes = |sizes: Table| sizes.iter().all(|(key, value)| section.get(key) == Some(value));
+    names().into_iter().find(|name| named(name).is_some_and(has_sizes))
+}
+
 /// The section `[model]` for a name, in upper or lower case.
 pub fn named(name: &str) -> Option<Table> {
     let is = |known: &str| known.eq_ignore_ascii_case(name);
@@ -277,7 +283,7 @@ pub fn find(name: &str) -> Result<Option<Table>> {
     if Path::new(name).extension().is_none_or(|ending| ending != "json") {
         return Ok(None);
     }
-    let text = std::fs::read_to_string(name).map_err(|error| {
+    let text = partita_base::read_text(name).map_err(|error| {
         Diagnostic::new("E005", format!("no model file `{name}`"))
             .expected("a `config.json` as Hugging Face writes it")
             .found(error.to_string())

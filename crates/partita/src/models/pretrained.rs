@@ -73,6 +73,10 @@ impl Values for Converted {
             false => Literal::from_f64(&window.ty.with_dtype(self.1), window.to_f64().into_iter()),
         })
     }
+
+    fn place(&self) -> Option<String> {
+        Some(format!("{} as {}", self.0.place()?, self.1))
+    }
 }
 
 impl Pretrained {
@@ -178,6 +182,10 @@ impl ModelSource for Pretrained {
 
     fn stream(&self) -> Option<[usize; 3]> {
         self.source.stream()
+    }
+
+    fn tokens(&self) -> Option<usize> {
+        self.source.tokens()
     }
 
     fn terms(&self) -> Terms {

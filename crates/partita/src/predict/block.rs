@@ -6,6 +6,7 @@
 
 use super::small::not_folded;
 use crate::execution;
+use crate::figures::forward_flops;
 use crate::models::ModelSource;
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::composites::{ATTENTION, EMBEDDING};
@@ -19,7 +20,7 @@ use partita_program::{
 };
 use partita_runtime::Cpu;
 use partita_schedule::verify::StepRunner;
-use partita_schedule::{BuildOptions, Built, Plan, ReadyOptions, Tools, build};
+use partita_schedule::{BuildContext, BuildOptions, BuildRequest, Built, Plan, ReadyOptions};
 use std::fmt;
 use std::sync::Arc;
 
@@ -149,7 +150,7 @@ pub struct Traced {
     pub items: Vec<Item>,
     /// Elements of parameters of the whole model; tied ones count once.
     pub whole_parameters: f64,
-    /// Arithmetic of the forward pass on one device that computes all of it: its matmuls, those of attention included.
+    /// Arithmetic of the forward pass on one device that computes all of it: its matmuls and convolutions.
     pub whole_flops: f64,
     /// Elements of parameters on the rank, by [`Place`].
     pub parameters: [f64; 3],
@@ -236,13 +237,13 @@ fn trace(model: &dyn ModelSource, spec: &BlockSpec) -> Result<Traced> {
     }
     let step = StepOptions { abridged: true, ..spec.step.clone() };
     let options = BuildOptions { sequence_parallel: spec.sequence_parallel, ..BuildOptions::new(step) };
-    let tools = Tools { registry: &Registry::default(), runner: &target };
-    let built = build(&built_model, &plan, &mesh, &options, &tools)?;
+    let context = BuildContext { registry: &Registry::default(), runner: &target };
+    let built = BuildRequest::new(&built_model, &plan, &mesh, &options, context).build()?;
     let lowering = LowerOptions { guard: false, logits_bytes: usize::MAX, ..LowerOptions::default() };
     let set = lower_stages(&execution::stages(&built), &lowering, &target)?;
     let program = set.programs.first().ok_or_else(|| Diagnostic::new("E511", "the step has no program"))?;
     let whole_parameters = built_model.parameter_count() as f64;
-    let whole_flops = matmul_flops(&built_model.forward) / spec.ep as f64;
+    let whole_flops = forward_flops(&built_model.forward) / spec.ep as f64;
     let mut traced = Traced { whole_parameters, whole_flops, ..Traced::of(program, &set) };
     if !spec.fused_attention {
         traced.keep_scores(spec.recompute);
@@ -486,19 +487,6 @@ fn attention(graph: &Graph, node: &partita_ir::Node, composite: &Composite) -> W
     let count = |shape: &[usize]| shape.iter().product::<usize>();
     let scores = count(&queries[..queries.len().min(3)]) * keys.get(2).copied().unwrap_or(1);
     Work::Attention { causal, backward: &*composite.definition.name != ATTENTION.name, scores: scores as f64 }
-}
-
-/// Floating-point operations of the matmuls of a graph, those inside composites included.
-pub(super) fn matmul_flops(graph: &Graph) -> f64 {
-    let of_node = |node: &partita_ir::Node| {
-        if let Some(composite) = node.op.composite() {
-            return matmul_flops(&composite.definition.decomposition) * composite.share();
-        }
-        let is_matmul = matches!(node.op, Op::DotGeneral(_));
-        let cost = || node.op.cost(&graph.operand_types(node), &graph.result_types(node));
-        if is_matmul { cost().flops } else { 0.0 }
-    };
-    graph.nodes.iter().map(of_node).sum()
 }
 
 fn has_matmul(graph: &Graph) -> bool {

@@ -118,7 +118,7 @@ pub struct Need {
 pub struct Fit {
     /// Devices.
     pub devices: usize,
-    /// Bytes of each with one row; of a model whose batch is fixed, with its share of the batch.
+    /// Bytes of each with one row, or as few as the model takes; of a model whose batch is fixed, with its share of it.
     pub bytes: Bytes,
     /// The largest microbatch, in rows for each data parallel rank.
     pub rows: usize,
@@ -171,6 +171,11 @@ trait Pricing: Sync {
     /// The batch of the model, if it has no other.
     fn batch(&self) -> Option<usize> {
         None
+    }
+
+    /// The fewest and the most rows of a batch, over all devices.
+    fn bounds(&self) -> [usize; 2] {
+        [1, usize::MAX]
     }
 
     /// Whether there is something to recompute.
@@ -248,9 +253,15 @@ fn choices(recomputes: bool) -> Vec<Choice> {
 /// What a choice needs. More devices need no more bytes on each, so the fewest are near the count at which what they share
 /// would fit, as one device has it.
 fn need(pricing: &dyn Pricing, choice: Choice, cluster: &Cluster, most: usize) -> Result<Need> {
-    let batch = pricing.batch();
+    let (batch, [fewest, most_of_batch]) = (pricing.batch(), pricing.bounds());
+    let rows_of = |devices: usize| {
+        let sharing = choice.strategy.data_parallel(devices);
+        batch.map_or(fewest.div_ceil(sharing), |batch| batch / sharing)
+    };
     let has_share = |&devices: &usize| {
-        batch.is_none_or(|batch| batch.is_multiple_of(choice.strategy.data_parallel(devices)))
+        let sharing = choice.strategy.data_parallel(devices);
+        let all = rows_of(devices).saturating_mul(sharing);
+        batch.map_or(all <= most_of_batch, |batch| batch.is_multiple_of(sharing))
     };
     let powers = (0..).map(|power| 1usize << power);
     // Devices always share a fixed batch.
@@ -259,7 +270,6 @@ fn need(pricing: &dyn Pricing, choice: Choice, cluster: &Cluster, most: usize) -
         strategy => strategy.most(most),
     };
     let counts: Vec<usize> = powers.take_while(|&count| count <= most).filter(has_share).collect();
-    let rows_of = |devices: usize| batch.map_or(1, |batch| batch / choice.strategy.data_parallel(devices));
     let cost = |at: usize| pricing.cost(&choice, counts[at], rows_of(counts[at]));
     let mut at = 0;
     let mut known = cost(at)?;
@@ -292,36 +302,39 @@ fn need(pricing: &dyn Pricing, choice: Choice, cluster: &Cluster, most: usize) -
     let devices = counts[at];
     let (rows, step_s) = match batch {
         Some(_) => (rows_of(devices), known.step_s),
-        None => most_rows(pricing, &choice, devices, &known, cluster)?,
+        None => most_rows(pricing, &choice, devices, (rows_of(devices), &known), cluster)?,
     };
     let rows_per_day = (rows * choice.strategy.data_parallel(devices)) as f64 / step_s * 86_400.0;
     let fewest = Fit { devices, bytes: known.bytes, rows, rows_per_day };
     Ok(Need { choice, fewest: Some(fewest), least_bytes })
 }
 
-/// The largest microbatch of a device and the seconds of its step, from the step of one row: bytes are a line in the rows.
-/// What does not fit after all gives a better line.
+/// The largest microbatch of a device and the seconds of its step, from the step of the fewest rows, most often one: bytes
+/// are a line in the rows. What does not fit after all gives a better line.
 fn most_rows(
     pricing: &dyn Pricing,
     choice: &Choice,
     devices: usize,
-    one: &Cost,
+    (few, cost_of_few): (usize, &Cost),
     cluster: &Cluster,
 ) -> Result<(usize, f64)> {
-    let rest = cluster.memory_bytes() as f64 - CONTEXT_BYTES - one.bytes.total();
-    let most = pricing.most_rows();
+    let rest = cluster.memory_bytes() as f64 - CONTEXT_BYTES - cost_of_few.bytes.total();
+    let most = pricing.most_rows().min(pricing.bounds()[1] / choice.strategy.data_parallel(devices));
+    if most <= few {
+        return Ok((few, cost_of_few.step_s));
+    }
     let of_line = |rows: usize, cost: &Cost| -> usize {
-        let of_row = (cost.bytes.total() - one.bytes.total()) / (rows - 1) as f64;
-        1 + (rest / of_row.max(1.0)).min(most as f64) as usize
+        let of_row = (cost.bytes.total() - cost_of_few.bytes.total()) / (rows - few) as f64;
+        few + (rest / of_row.max(1.0)).min(most as f64) as usize
     };
-    let two = pricing.cost(choice, devices, 2)?;
-    let mut rows = of_line(2, &two).min(most);
-    while rows > 1 {
-        let tried = if rows == 2 { two } else { pricing.cost(choice, devices, rows)? };
+    let next = pricing.cost(choice, devices, few + 1)?;
+    let mut rows = of_line(few + 1, &next).min(most);
+    while rows > few {
+        let tried = if rows == few + 1 { next } else { pricing.cost(choice, devices, rows)? };
         if tried.fits(cluster) {
             return Ok((rows, tried.step_s));
         }
         rows = of_line(rows, &tried).min(rows - 1);
     }
-    Ok((1, one.step_s))
+    Ok((few, cost_of_few.step_s))
 }

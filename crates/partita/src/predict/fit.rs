@@ -144,15 +144,13 @@ pub fn sources(runs: &[Run]) -> Vec<String> {
     sources
 }
 
-/// The mean of absolute values, and the value that 90 % of them do not exceed.
-pub fn mean_and_tail(errors: impl IntoIterator<Item = f64>) -> (f64, f64) {
+/// The mean of absolute values, and the value that 90 % of them do not exceed; `None` of no values.
+pub fn mean_and_tail(errors: impl IntoIterator<Item = f64>) -> Option<[f64; 2]> {
     let mut sizes: Vec<f64> = errors.into_iter().map(f64::abs).collect();
     sizes.sort_by(f64::total_cmp);
     let count = sizes.len();
-    if count == 0 {
-        return (0.0, 0.0);
-    }
-    (sizes.iter().sum::<f64>() / count as f64, sizes[(count * 9).div_ceil(10).clamp(1, count) - 1])
+    let tail = *sizes.get((count * 9).div_ceil(10).max(1) - 1)?;
+    Some([sizes.iter().sum::<f64>() / count as f64, tail])
 }
 
 /// Spearman's correlation of ranks; `None` for fewer than two pairs or without order.
@@ -189,7 +187,8 @@ mod tests {
 
     #[test]
     fn the_tail_is_the_ninth_of_ten() {
-        let (mean, tail) = mean_and_tail((1..=10).map(|n| -f64::from(n)));
+        let [mean, tail] = mean_and_tail((1..=10).map(|n| -f64::from(n))).unwrap();
+        assert_eq!(mean_and_tail([]), None);
         assert_eq!((mean, tail), (5.5, 9.0));
     }
 }

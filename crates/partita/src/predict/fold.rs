@@ -5,8 +5,9 @@ use super::small::check_stages;
 use super::step::{Job, ParameterBytes, own_bytes};
 use crate::session::Session;
 use partita_base::{Diagnostic, Result};
+use partita_mesh::AxisRole;
 use partita_nn::Optimizer;
-use partita_schedule::{BUILT_IN_AXES, Entry, Kind, Offloaded, Plan, Primitive, batch_shards};
+use partita_schedule::{Entry, Kind, Offloaded, Plan, Primitive};
 
 /// The states of an optimizer for each element of a parameter, in numbers of single precision. Means of rows and columns,
 /// and the scales of blocks, count as nothing.
@@ -39,17 +40,18 @@ pub fn job_of(session: &Session, plan: Option<Plan>) -> Result<Job> {
     let refused = |expected: &str, found: String| {
         Err(Diagnostic::new("E511", "the step cannot be folded to one layer").expected(expected).found(found))
     };
-    if let Some(axis) = mesh.axes.iter().find(|axis| !BUILT_IN_AXES.contains(&axis.name.as_str())) {
-        let known = BUILT_IN_AXES.join(", ");
+    if let Some(axis) = mesh.axes.iter().find(|axis| AxisRole::from_axis(&axis.name).is_none()) {
+        let known = AxisRole::names();
         return refused(&format!("mesh axes among {known}"), format!("axis `{}`", axis.name));
     }
-    let size = |name: &str| mesh.axis_named(name).map_or(1, |axis| axis.size);
-    let (tp, pp, cp, fsdp, ep) = (size("tp"), size("pp"), size("sp") * size("cp"), size("fsdp"), size("ep"));
+    let [tp, pp, fsdp, ep] = [AxisRole::Model, AxisRole::Stages, AxisRole::Parameters, AxisRole::Experts]
+        .map(|role| mesh.size_of(role));
+    let cp = mesh.axes_size(&mesh.axes_where(AxisRole::shards_sequence));
     let Some([layers, _, dim]) = config.model.stream() else {
         return refused("a model with repeated layers", format!("`{}`", config.model.name()));
     };
     check_stages(session)?;
-    let shards = batch_shards(mesh) / ep;
+    let shards = mesh.batch_shards() / ep;
     let rows = rows_of_microbatch(session)?;
     let storage = |entry: &Entry| match &entry.primitive {
         Primitive::Style(style) if style.is_storage() => Some(style.kind),
@@ -116,7 +118,7 @@ pub fn job_of(session: &Session, plan: Option<Plan>) -> Result<Job> {
 /// # Errors
 /// E511 if the batch does not divide.
 pub(super) fn rows_of_microbatch(session: &Session) -> Result<usize> {
-    let (train, shards) = (&session.config().train, batch_shards(session.mesh()));
+    let (train, shards) = (&session.config().train, session.mesh().batch_shards());
     let rows = train.batch / (shards * train.microbatches).max(1);
     if rows == 0 || rows * shards * train.microbatches != train.batch {
         return Err(Diagnostic::new("E511", "the step cannot be folded to one layer")

@@ -22,6 +22,7 @@ mod small_steps;
 pub mod step;
 pub mod unfold;
 
+use crate::cores::on_all_cores;
 use block::{Block, BlockSpec};
 use partita_base::Result;
 use partita_cost::Cluster;
@@ -77,17 +78,10 @@ impl Blocks {
             specs.iter().map(|spec| (spec.key(), *spec)).collect();
         missing.retain(|key, _| !self.known.contains_key(key));
         let missing: Vec<(String, &BlockSpec)> = missing.into_iter().collect();
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        let part = |core: usize| {
-            let own = missing.iter().skip(core).step_by(cores);
-            own.filter_map(|(key, spec)| Some((key.clone(), Block::compile(spec).ok()?))).collect::<Vec<_>>()
-        };
-        let part = &part;
-        let compiled = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..cores).map(|core| scope.spawn(move || part(core))).collect();
-            threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect::<Vec<_>>()
-        });
-        self.known.extend(compiled.into_iter().map(|(key, block)| (key, Arc::new(block))));
+        let compile = |number: usize| Block::compile(missing[number].1).ok();
+        let compiled = on_all_cores(missing.len(), |_| {}, compile);
+        let known = missing.iter().zip(compiled).filter_map(|((key, _), block)| Some((key.clone(), block?)));
+        self.known.extend(known.map(|(key, block)| (key, Arc::new(block))));
     }
 
     /// The forecast of a job.

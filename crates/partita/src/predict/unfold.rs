@@ -6,7 +6,6 @@
 //! So a large step is predicted from the very passes, kernels and collectives that a small one is, and the two predictions
 //! agree (`tests/all/unfold.rs` compares them).
 
-use super::block::matmul_flops;
 use super::fold::rows_of_microbatch;
 pub use super::run::TaskRun;
 use super::run::{Act, Tasks, beside, joined, send};
@@ -17,9 +16,10 @@ use super::small::{
 pub use super::small_steps::SmallSteps;
 use super::small_steps::{SmallPair, few_layers};
 use super::step::{Bytes, Forecast, StepSeconds};
+use crate::figures::model_flops;
 use crate::session::Session;
 use partita_base::{Diagnostic, Result};
-use partita_mesh::{AxisRef, Slice};
+use partita_mesh::{AxisRef, AxisRole, Slice};
 use partita_pipeline::{Order, Task, TaskKind, Timetable, mark};
 use partita_schedule::{PIPELINE_AXIS, Plan, Primitive};
 use std::collections::BTreeMap;
@@ -91,13 +91,12 @@ pub fn unfolded(session: &Session, plan: Option<&Plan>, small: &SmallSteps) -> R
     let model = |layers: usize| -> Result<[f64; 2]> {
         let source = config.model.with_layers(layers).ok_or_else(not_folded)?;
         let model = source.build(config.train.batch / microbatches.max(1), config.train.dtype, true)?;
-        Ok([matmul_flops(&model.forward), model.parameter_count() as f64])
+        Ok([model_flops(&model), model.parameter_count() as f64])
     };
     let ([one_flops, one], [two_flops, two]) = (model(1)?, model(2)?);
     let whole = |one: f64, two: f64| one + (two - one) * (layers - 1) as f64;
     let forecast = Forecast {
-        // The backward pass does twice the arithmetic of the forward pass.
-        flops: 3.0 * microbatches as f64 * whole(one_flops, two_flops),
+        flops: microbatches as f64 * whole(one_flops, two_flops),
         parameters: whole(one, two),
         stages: (0..slices.len()).map(|slice| step.bytes(slice)).collect(),
         limits: slices.iter().map(|slice| config.cluster.memory_of(slice.ranks.iter().copied())).collect(),
@@ -119,8 +118,8 @@ fn timetable(order: &Order, slices: usize, microbatches: usize) -> Result<Timeta
 /// 1.
 fn queue_of(session: &Session, slices: &[Slice]) -> impl Fn(usize, usize) -> usize {
     let (mesh, cluster) = (session.mesh(), &session.config().cluster);
-    let named = |name: &str| mesh.axis_named(name).filter(|axis| axis.size > 1);
-    let shared: Vec<AxisRef> = named("fsdp").or(named("dp")).into_iter().collect();
+    let shared = [AxisRole::Parameters, AxisRole::Data].into_iter().filter_map(|role| mesh.axis_of(role));
+    let shared: Vec<AxisRef> = shared.filter(|axis| axis.size > 1).take(1).collect();
     let rings = cluster.rings_among(&mesh.group_of(0, &shared));
     let beside: Vec<usize> = rings.into_iter().map(|ring| ring.level).collect();
     move |from, to| {

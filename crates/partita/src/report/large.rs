@@ -40,10 +40,15 @@ pub fn report(session: &Session, measured: &Measured) -> Result<Report> {
     let layers = unfold::small_size(session)?;
     let small = SmallStep::of(&session.clone().in_this_process(), plan.as_ref(), &layers)?;
     let (stages, layers): (usize, usize) = (layers.len(), layers.iter().sum());
+    let forecast = &large.forecast;
+    let figures =
+        session.figures_of(forecast.seconds.step_s, forecast.fill(), forecast.flops, forecast.parameters)?;
     let mut report =
-        Report { title: super::title(session, measured), facts: facts(session, &large), ..Report::default() };
-    let figures = (large.forecast.seconds.step_s, large.forecast.fullest().whole());
-    runs::compare(&mut report, &measured.runs, figures)?;
+        Report { title: super::title(session, measured), facts: figures.facts(session), ..Report::default() };
+    let share = |seconds: f64| format!("{:.1}%", 100.0 * seconds / figures.step_s.max(f64::MIN_POSITIVE));
+    report.facts.push(("bubble".to_string(), share(forecast.seconds.bubble_s)));
+    report.facts.push(("communication not hidden".to_string(), share(forecast.seconds.exposed_s)));
+    runs::compare(&mut report, &measured.runs, &figures)?;
     let slices = session.mesh().slices(PIPELINE_AXIS);
     report.section(
         "Mesh",
@@ -60,7 +65,7 @@ pub fn report(session: &Session, measured: &Measured) -> Result<Report> {
         report.section("Timeline", TIMELINE, timeline(&tasks(&large)));
     }
     report.section("Memory", "Of the fullest rank of each slice, at its peak.", memory(&slices, &large));
-    super::curves(&mut report, &measured.logs);
+    super::curves(&mut report, session, &measured.logs);
     let train = &small.session.config().train;
     let about = format!(
         "The step above is predicted from the programs of small ones like it. The sections below show one of them whole: \
@@ -105,32 +110,6 @@ fn counted(number: usize, of: &str) -> String {
         (_, true) => format!("{number} {of}es"),
         (_, false) => format!("{number} {of}s"),
     }
-}
-
-fn facts(session: &Session, large: &LargeStep) -> Vec<(String, String)> {
-    let (config, forecast) = (session.config(), &large.forecast);
-    let (step_s, ranks) = (forecast.seconds.step_s, session.mesh().rank_count());
-    let peak = config.cluster.peak(ranks, config.matmul_dtype());
-    let rate = forecast.flops / step_s.max(f64::MIN_POSITIVE);
-    let fill = forecast.fill();
-    let share = |seconds: f64| format!("{:.1}%", 100.0 * seconds / step_s.max(f64::MIN_POSITIVE));
-    let mut facts = vec![
-        ("parameters", format!("{:.0}", forecast.parameters)),
-        ("ranks", ranks.to_string()),
-        ("batch", format!("{} rows in {}", config.train.batch, config.train.dtype)),
-        ("microbatches", config.train.microbatches.to_string()),
-        ("cluster", config.cluster.name.clone()),
-        ("predicted step", format_seconds(step_s)),
-        ("rows per second", format!("{:.1}", config.train.batch as f64 / step_s.max(f64::MIN_POSITIVE))),
-        ("of the peak (MFU)", format!("{:.1}%", 100.0 * rate / peak)),
-        ("bubble", share(forecast.seconds.bubble_s)),
-        ("communication not hidden", share(forecast.seconds.exposed_s)),
-        ("peak memory", format!("{} of {}", format_bytes(fill.bytes), format_bytes(fill.limit))),
-    ];
-    if !fill.fits() {
-        facts.push(("does not fit", format!("{} too much", format_bytes(fill.missing()))));
-    }
-    facts.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
 }
 
 /// Slices, in order, with those next to each other that have equal layers and memory in one group.

@@ -1,5 +1,6 @@
 //! What a run wrote while it went on: the JSON lines of `partita train --json` and `--metrics`.
 
+use crate::session::Session;
 use partita_base::{Diagnostic, Result};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,16 @@ pub struct Log {
     pub validations: Vec<(f64, f64)>,
     /// Tokens (rows, without tokens) per second.
     pub speeds: Vec<(f64, f64)>,
+    /// Whether these are tokens; `None` for a log that does not say it.
+    pub has_tokens: Option<bool>,
+}
+
+impl Log {
+    /// What the speeds count; of a log that does not say it, what the throughput of the session does.
+    pub fn unit(&self, session: &Session) -> &'static str {
+        let has_tokens = self.has_tokens.unwrap_or(session.config().model.tokens().is_some());
+        if has_tokens { "tokens/s" } else { "rows/s" }
+    }
 }
 
 /// The logs in the folder of a run: its files that end in .jsonl, by name.
@@ -44,7 +55,7 @@ pub fn log(path: &Path) -> Result<Log> {
             .expected("the lines that `partita train --json` and `--metrics` write, those of steps with `step` and `loss`")
             .found(found)
     };
-    let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
+    let text = partita_base::read_text(path).map_err(|error| refused(error.to_string()))?;
     let mut log = Log { name: path.display().to_string(), ..Log::default() };
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let wrong = |what: &str| {
@@ -65,6 +76,9 @@ pub fn log(path: &Path) -> Result<Log> {
         };
         figures.push((step, loss));
         log.speeds.extend(number_of("tokens_per_s").map(|speed| (step, speed)));
+        if let (Some(tokens), Some(rows)) = (number_of("tokens_per_s"), number_of("rows_per_s")) {
+            log.has_tokens = Some(tokens > rows);
+        }
     }
     match log.losses.is_empty() {
         true => Err(refused(format!("{} lines without a step", text.lines().count()))),
@@ -87,6 +101,14 @@ mod tests {
         let read = log(&path).unwrap();
         assert_eq!(read.losses, [(1.0, 2.5), (2.0, 2.0)]);
         assert_eq!((read.validations, read.speeds), (vec![(1.0, 9.0)], Vec::new()));
+        // Of a model without tokens, both rates are those of rows.
+        assert_eq!(read.has_tokens, None);
+        for (rates, has_tokens) in
+            [("\"rows_per_s\":2,\"tokens_per_s\":2", false), ("\"rows_per_s\":2,\"tokens_per_s\":8", true)]
+        {
+            std::fs::write(&path, format!("{{\"event\":\"step\",\"step\":1,\"loss\":2,{rates}}}\n")).unwrap();
+            assert_eq!(log(&path).unwrap().has_tokens, Some(has_tokens));
+        }
         for (wrong, at) in [
             ("a note", "line 2"),
             ("7", "line 2"),

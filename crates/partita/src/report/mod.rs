@@ -5,6 +5,7 @@
 //! is shown by slices, as unfolded from a small one, which is shown whole.
 
 mod large;
+mod layers;
 mod logs;
 mod runs;
 mod tables;
@@ -13,6 +14,8 @@ mod traffic;
 pub use logs::{Log, log, logs};
 pub use runs::Run;
 
+use crate::figures::{Figures, model_flops};
+use crate::price::Price;
 use crate::profile::{self, By, Profiled, Sort};
 use crate::session::Session;
 use crate::stage_table::stage_table;
@@ -63,17 +66,58 @@ pub fn report(session: &Session, measured: &Measured) -> Result<Report> {
     let built = session.build_model(&model)?;
     let set = session.lower(&built)?;
     let simulation = simulate(&set, &session.config().cluster)?;
-    let title = title(session, measured);
-    let mut report = Report { title, ..Report::default() };
-    report.facts = facts(session, model.parameter_count(), &set, &simulation, measured);
-    runs::compare(&mut report, &measured.runs, runs::figures(&simulation))?;
+    // The figures are those that `simulate` prints.
+    let figures = match session.is_folded() {
+        true => session.figures(&price(session)?)?,
+        false => session.figures_of(
+            simulation.step_s,
+            simulation.fullest(),
+            model_flops(&model),
+            model.parameter_count() as f64,
+        )?,
+    };
+    let mut report =
+        Report { title: title(session, measured), facts: figures.facts(session), ..Report::default() };
+    report.facts.extend(measured.profiled.map(measured_step));
+    runs::compare(&mut report, &measured.runs, &figures)?;
+    let own = report.sections.len();
     details(&mut report, session, &built, &set, &simulation, measured)?;
+    report.sections[own].about += &written_whole(&figures, &simulation).unwrap_or_default();
     Ok(report)
+}
+
+/// The price of a step as `simulate` has it; of one that cannot be folded, such as under a plan that names single layers,
+/// that of its programs.
+fn price(session: &Session) -> Result<Price> {
+    match session.price() {
+        Err(error) if error.code == "E511" => session.price_of(&session.build()?),
+        price => price,
+    }
+}
+
+/// What the programs of a folded step come to, where that prints otherwise than its figures.
+fn written_whole(figures: &Figures, simulation: &Simulation) -> Option<String> {
+    let texts = |step_s: f64, bytes: u64| (format_seconds(step_s), format_bytes(bytes));
+    let whole = texts(simulation.step_s, simulation.fullest().bytes);
+    (whole != texts(figures.step_s, figures.fill.bytes)).then(|| {
+        format!(
+            " The figures above are predicted from one repeated layer, as partita simulate and partita plan print them; the \
+             programs of all layers, which the sections below show, take {} and {}.",
+            whole.0, whole.1
+        )
+    })
+}
+
+/// The mean of the recorded steps.
+fn measured_step(profiled: &Profiled) -> (String, String) {
+    let steps = &profiled.recording.steps;
+    let mean = steps.iter().map(|step| step.seconds()).sum::<f64>() / steps.len().max(1) as f64;
+    ("measured step".to_string(), format_seconds(mean))
 }
 
 /// What the page is about: the step, and beside which run it is put.
 fn title(session: &Session, measured: &Measured) -> String {
-    let step = format!("{} on mesh {}", session.config().model.name(), session.mesh());
+    let step = format!("{} on mesh {}", session.config().model_name(), session.mesh());
     match &measured.runs[..] {
         [run, other, ..] => format!("{}, {step}, beside {}", run.name, other.name),
         _ => step,
@@ -122,14 +166,14 @@ fn details(
         report.section("Predicted and measured", about, tables::compared(session, simulation, profiled));
         report.section("Time by op", about, tables::profile(by_op.as_deref().unwrap_or_default()));
     }
-    curves(report, &measured.logs);
+    curves(report, session, &measured.logs);
     report.section("Parameters", "Each with its layout, and why it has it.", tables::parameters(built));
     report.section("Plan", "", text(plan(built)));
     Ok(())
 }
 
 /// What the logs say, over steps.
-fn curves(report: &mut Report, logs: &[Log]) {
+fn curves(report: &mut Report, session: &Session, logs: &[Log]) {
     let mut draw = |title: &str, of: &str, kinds: &[(&str, fn(&Log) -> &Vec<(f64, f64)>)]| {
         let mut series = Vec::new();
         for log in logs {
@@ -144,12 +188,13 @@ fn curves(report: &mut Report, logs: &[Log]) {
             report.section(
                 title,
                 "Of the logs that were given.",
-                Body::Lines { x, y, stacked: false, series },
+                Body::Lines { x, y, stacked: false, series, marks: Vec::new() },
             );
         }
     };
     draw("Loss", "loss", &[("", |log| &log.losses), (", validation", |log| &log.validations)]);
-    draw("Throughput", "tokens/s", &[("", |log| &log.speeds)]);
+    let unit = logs.first().map_or("", |log| log.unit(session));
+    draw("Throughput", unit, &[("", |log| &log.speeds)]);
 }
 
 const TIMELINE: &str =
@@ -161,40 +206,9 @@ fn text(text: String) -> Body {
     Body::Text { text }
 }
 
-/// The most important figures.
-fn facts(
-    session: &Session,
-    parameters: usize,
-    set: &ProgramSet,
-    simulation: &Simulation,
-    measured: &Measured,
-) -> Vec<(String, String)> {
-    let config = session.config();
-    let fill = simulation.fullest();
-    let mut facts = vec![
-        ("parameters", parameters.to_string()),
-        ("ranks", set.rank_count().to_string()),
-        ("batch", format!("{} rows in {}", config.train.batch, config.train.dtype)),
-        ("microbatches", config.train.microbatches.to_string()),
-        ("cluster", config.cluster.name.clone()),
-        ("predicted step", format_seconds(simulation.step_s)),
-        (
-            "rows per second",
-            format!("{:.1}", config.train.batch as f64 / simulation.step_s.max(f64::MIN_POSITIVE)),
-        ),
-        ("ranks compute", format!("{:.0}% of the time", 100.0 * (1.0 - simulation.idle_share()))),
-        ("peak memory", format!("{} of {}", format_bytes(fill.bytes), format_bytes(fill.limit))),
-    ];
-    if !fill.fits() {
-        facts.push(("does not fit", format!("{} too much", format_bytes(fill.missing()))));
-    }
-    if let Some(profiled) = measured.profiled {
-        let steps = &profiled.recording.steps;
-        let mean = steps.iter().map(|step| step.seconds()).sum::<f64>() / steps.len().max(1) as f64;
-        facts.push(("measured step", format_seconds(mean)));
-    }
-    facts.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
-}
+/// What a drawing of memory shows.
+const MEMORY: &str =
+    "Memory in use over the step. Sizes and live spans are those of the memory map; the times are predicted.";
 
 /// A cell for each class of ranks.
 fn mesh(session: &Session, built: &Built, simulation: &Simulation) -> Body {
@@ -216,11 +230,9 @@ fn mesh(session: &Session, built: &Built, simulation: &Simulation) -> Body {
             .map(|(kind, bytes)| format!("{} {}", kind.name(), format_bytes(bytes as u64)))
             .collect();
         let stage = stages.iter().find(|stage| stage.ranks.contains(&class.ranks[0]));
-        holds.extend(stage.map(|stage| match &stage.modules[..] {
-            [] => String::new(),
-            [only] => only.clone(),
-            [first, .., last] => format!("{first} .. {last}"),
-        }));
+        let gaps = class.memory.arena_bytes.saturating_sub(class.memory.peak.iter().sum());
+        holds.extend((gaps > 0).then(|| format!("gaps {}", format_bytes(gaps as u64))));
+        holds.extend(stage.map(|stage| layers::names(&stage.modules).join(", ")));
         Cell {
             ranks: match class.ranks.len() {
                 1 => format!("rank {}", class.ranks[0]),
@@ -272,25 +284,38 @@ fn ranks_name(ranks: &[usize]) -> String {
 /// Memory over time of the fullest classes, and what holds it at the peak.
 fn memory(report: &mut Report, set: &ProgramSet, simulation: &Simulation) {
     let mut order: Vec<usize> = (0..simulation.classes.len()).collect();
+    order.retain(|&class| !simulation.classes[class].ranks.is_empty());
     order.sort_by_key(|&class| std::cmp::Reverse(simulation.classes[class].memory.peak_bytes()));
-    for &class in order.iter().take(MEMORY_CLASSES) {
+    let last = order.len().min(MEMORY_CLASSES).saturating_sub(1);
+    let others = match order.len().saturating_sub(MEMORY_CLASSES) {
+        0 => String::new(),
+        1 => " Of the classes of ranks the fullest are drawn, and 1 more class is not.".to_string(),
+        more => format!(" Of the classes of ranks the fullest are drawn, and {more} more classes are not."),
+    };
+    for (place, &class) in order.iter().take(MEMORY_CLASSES).enumerate() {
         let run = &simulation.classes[class];
         let over_time = thinned(&run.memory.over_time);
         let points = |kind: usize| -> Vec<(f64, f64)> {
-            over_time.iter().map(|(at_s, bytes)| (at_s * 1e3, bytes[kind] as f64)).collect()
+            over_time.iter().map(|(at_s, bytes)| (*at_s, bytes[kind] as f64)).collect()
         };
         let series = MemoryKind::ALL.iter().enumerate().filter(|&(kind, _)| run.memory.peak[kind] > 0);
         let series: Vec<Series> =
             series.map(|(kind, of)| Series { name: of.name().to_string(), points: points(kind) }).collect();
-        let ranks = ranks_name(&run.ranks);
-        let (x, y) = ("milliseconds".to_string(), "bytes".to_string());
+        let ranks = match &run.ranks[..] {
+            [rank] => format!("rank {rank}"),
+            several => format!("ranks {}", ranks_name(several)),
+        };
+        let (x, y) = ("seconds".to_string(), "bytes".to_string());
+        let mark = |name: &str, bytes: u64| (format!("{name} {}", format_bytes(bytes)), bytes as f64);
+        let marks =
+            vec![mark("allocated", run.memory.arena_bytes as u64), mark("a device has", run.device_bytes)];
         report.section(
-            &format!("Memory of ranks {ranks}"),
-            "Bytes in use over the step. Sizes and live spans are those of the memory map; the times are predicted.",
-            Body::Lines { x, y, stacked: true, series },
+            &format!("Memory of {ranks}"),
+            &format!("{MEMORY}{}", if place == last { others.as_str() } else { "" }),
+            Body::Lines { x, y, stacked: true, series, marks },
         );
         let about = "The largest buffers among those that are live when most memory is in use.";
-        let title = format!("Owners of the peak of ranks {ranks}");
+        let title = format!("Owners of the peak of {ranks}");
         report.section(&title, about, tables::owners(&set.programs[run.program]));
     }
 }

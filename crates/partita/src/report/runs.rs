@@ -1,11 +1,10 @@
 //! Runs beside each other: what they came to, and in which keys of their configs they differ.
 
 use super::Log;
-use super::large::is_large;
+use crate::figures::Figures;
 use crate::session::Session;
-use partita_base::{Result, format_bytes, format_seconds};
+use partita_base::{Result, format_bytes, format_count, format_seconds};
 use partita_report::{Body, Report};
-use partita_simulate::Simulation;
 use std::collections::BTreeMap;
 use toml::{Table, Value};
 
@@ -22,19 +21,15 @@ pub struct Run {
 }
 
 /// Adds a table of the runs, a column for each, and one of the keys in which they differ; nothing without runs.
-/// `first_figures` are those of the first run's step.
+/// `first_figures` are those of the first run.
 ///
 /// # Errors
 /// What building, lowering and simulating refuse.
-pub(super) fn compare(report: &mut Report, runs: &[Run], first_figures: (f64, u64)) -> Result<()> {
+pub(super) fn compare(report: &mut Report, runs: &[Run], first_figures: &Figures) -> Result<()> {
     let Some((first, others)) = runs.split_first() else { return Ok(()) };
     let mut columns = vec![column(first, first_figures)];
     for run in others {
-        let price = match is_large(&run.session) {
-            true => run.session.price()?,
-            false => run.session.price_of(&run.session.build()?)?,
-        };
-        columns.push(column(run, (price.step_s(), price.fullest().bytes)));
+        columns.push(column(run, &run.session.figures(&super::price(&run.session)?)?));
     }
     let rows = (0..columns[0].len()).map(|row| {
         let cells = columns.iter().map(|column| column[row].1.clone());
@@ -58,13 +53,8 @@ fn header(first: &str, runs: &[Run]) -> Vec<String> {
     std::iter::once(first.to_string()).chain(runs.iter().map(|run| run.name.clone())).collect()
 }
 
-/// Seconds of a step and bytes of its rank with the least room.
-pub(super) fn figures(simulation: &Simulation) -> (f64, u64) {
-    (simulation.step_s, simulation.fullest().bytes)
-}
-
 /// Names and values, the same names for every run.
-fn column(run: &Run, (step_s, most): (f64, u64)) -> Vec<(&'static str, String)> {
+fn column(run: &Run, figures: &Figures) -> Vec<(&'static str, String)> {
     let session = &run.session;
     let config = session.config();
     let last = |of: fn(&Log) -> &Vec<(f64, f64)>| {
@@ -75,17 +65,20 @@ fn column(run: &Run, (step_s, most): (f64, u64)) -> Vec<(&'static str, String)> 
     let count = speeds().count();
     let speed = match count {
         0 => "-".to_string(),
-        _ => format!("{:.0}", speeds().sum::<f64>() / count as f64),
+        _ => format_count(speeds().sum::<f64>() / count as f64),
     };
+    let unit = run.logs.iter().find(|log| !log.speeds.is_empty()).map_or("", |log| log.unit(session));
     vec![
-        ("model", config.model.name().to_string()),
+        ("model", config.model_name().to_string()),
         ("mesh", session.mesh().to_string()),
         ("steps saved", run.steps.map_or("-".to_string(), |steps| steps.to_string())),
         ("last training loss", last(|log| &log.losses)),
         ("last validation loss", last(|log| &log.validations)),
-        ("tokens per second, mean", speed),
-        ("predicted step", format_seconds(step_s)),
-        ("planned memory of a rank", format_bytes(most)),
+        ("measured throughput, mean", format!("{speed} {unit}").trim_end().to_string()),
+        ("predicted step", format_seconds(figures.step_s)),
+        ("predicted throughput", figures.throughput()),
+        ("MFU", format!("{:.1}%", 100.0 * figures.mfu)),
+        ("peak memory", format_bytes(figures.fill.bytes)),
     ]
 }
 

@@ -1,16 +1,16 @@
 //! Tables of a report.
 
-use super::ranks_name;
+use super::{layers, ranks_name};
 use crate::layouts::origin;
 use crate::profile::{self, By, Profiled, Row, Sort};
 use crate::session::Session;
 use crate::stage_table::StageRow;
 use indexmap::IndexMap;
-use partita_base::{format_bytes, format_seconds as seconds};
+use partita_base::{format_bytes, format_count, format_flops, format_parameters, format_seconds as seconds};
 use partita_cost::Device;
 use partita_ir::Role;
 use partita_mesh::rank_list;
-use partita_program::{Action, Program, ProgramSet};
+use partita_program::{Action, BufferKind, Program, ProgramSet};
 use partita_report::{Body, Point};
 use partita_schedule::Built;
 use partita_simulate::{Simulation, work};
@@ -32,20 +32,21 @@ pub fn stages(stages: &[StageRow]) -> Body {
             rank_list(&stage.stages),
             stage.mesh.clone(),
             ranks_name(&stage.ranks),
-            stage.parameters.to_string(),
-            format!("{:.3e}", stage.forward_flops),
+            format_parameters(stage.parameters as f64),
+            format_count(stage.forward_flops),
             stage.in_flight.to_string(),
-            stage.modules.join(", "),
+            layers::names(&stage.modules).join(", "),
             stage.because.clone(),
         ]
     };
     Body::Table { header, rows: stages.iter().map(row).collect() }
 }
 
-/// The largest buffers that are live when most bytes are.
+/// The largest buffers that are live when most bytes are; those of equal layers together.
 pub fn owners(program: &Program) -> Body {
     let mut change = vec![0isize; program.instructions.len() + 2];
-    for buffer in &program.buffers {
+    let of_arena = || program.buffers.iter().filter(|buffer| buffer.kind != BufferKind::Host);
+    for buffer in of_arena() {
         change[buffer.first] += buffer.bytes as isize;
         change[buffer.last + 1] -= buffer.bytes as isize;
     }
@@ -56,16 +57,29 @@ pub fn owners(program: &Program) -> Body {
             (peak, at) = (now, instruction);
         }
     }
-    let mut live: Vec<_> = program.buffers.iter().filter(|b| b.first <= at && at <= b.last).collect();
-    live.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.offset_bytes.cmp(&b.offset_bytes)));
-    let row = |buffer: &&partita_program::Buffer| {
-        let share = 100.0 * buffer.bytes as f64 / peak.max(1) as f64;
+    let mut live: Vec<_> = of_arena().filter(|b| b.first <= at && at <= b.last).collect();
+    live.sort_by_key(|buffer| buffer.offset_bytes);
+    let ty = |buffer: &partita_program::Buffer| {
         let shape: Vec<String> = buffer.ty.shape.iter().map(usize::to_string).collect();
-        let (bytes, dtype) = (format_bytes(buffer.bytes as u64), buffer.ty.dtype);
-        vec![buffer.what.clone(), bytes, format!("{share:.1}%"), format!("{dtype}[{}]", shape.join(", "))]
+        format!("{}[{}]", buffer.ty.dtype, shape.join(", "))
     };
-    let rows = live.iter().take(MOST_ROWS).map(row).collect();
-    Body::Table { header: names(["buffer", "bytes", "share", "type"]), rows }
+    let owners: Vec<&str> = live.iter().map(|buffer| buffer.what.as_str()).collect();
+    let mut groups = layers::groups(&owners, |position| ty(live[position]));
+    let bytes =
+        |group: &layers::Group| group.members.iter().map(|&position| live[position].bytes).sum::<usize>();
+    groups.sort_by_key(|group| std::cmp::Reverse(bytes(group)));
+    let row = |group: &layers::Group| {
+        let share = 100.0 * bytes(group) as f64 / peak.max(1) as f64;
+        vec![
+            group.name.clone(),
+            group.members.len().to_string(),
+            format_bytes(bytes(group) as u64),
+            format!("{share:.1}%"),
+            ty(live[group.members[0]]),
+        ]
+    };
+    let rows = groups.iter().take(MOST_ROWS).map(row).collect();
+    Body::Table { header: names(["buffer", "how many", "bytes", "share", "type of each"]), rows }
 }
 
 /// The ops under the roofline of each kind of device, with the title and the description of each: as they ran if the step
@@ -157,15 +171,15 @@ pub fn profile(rows: &[Row]) -> Body {
             format!("{:.0}", row.calls),
             seconds(row.seconds),
             format!("{:.1}%", 100.0 * row.share),
-            format!("{:.2e}", row.flops / row.seconds.max(f64::MIN_POSITIVE)),
+            format_flops(row.flops / row.seconds.max(f64::MIN_POSITIVE)),
             format!("{:.0}%", 100.0 * row.of_roofline),
         ]
     };
-    let header = names(["op", "calls", "time", "share", "FLOP/s", "of roofline"]);
+    let header = names(["op", "calls", "time", "share", "speed", "of roofline"]);
     Body::Table { header, rows: rows.iter().take(2 * MOST_ROWS).map(row).collect() }
 }
 
-/// The parameters with their layouts.
+/// The parameters with their layouts; those of equal layers in one row.
 pub fn parameters(built: &Built) -> Body {
     let mut rows = Vec::new();
     for (number, stage) in built.stages.iter().enumerate() {
@@ -189,6 +203,7 @@ pub fn parameters(built: &Built) -> Body {
             ]);
         }
     }
-    let header = names(["parameter", "shape", "layout", "on the first rank", "bytes", "slice", "why"]);
-    Body::Table { header, rows }
+    let header =
+        names(["parameter", "shape", "layout", "on the first rank", "bytes of each", "slice", "why"]);
+    Body::Table { header, rows: layers::rows(rows) }
 }

@@ -1,15 +1,15 @@
 //! What a session tells its user of a built step.
 
+use super::Session;
 use super::plan::Given;
-use super::{Part, Session};
 use crate::execution;
-use partita_base::{format_bytes, format_seconds};
+use partita_base::{Note, format_bytes, format_seconds};
 use partita_ir::{Op, Role};
-use partita_mesh::{Mesh, rank_list};
+use partita_mesh::{AxisRole, Mesh, rank_list};
 use partita_nn::Model;
 use partita_pipeline::Order;
 use partita_program::{CollectiveMatmul, Program, RingChoice, Stages, collective_matmuls, lower_stages};
-use partita_schedule::{Built, Stage, unused_axes};
+use partita_schedule::{Built, Stage, StepKind, unused_axes};
 use partita_spmd::better_mesh;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,11 +17,16 @@ impl Session {
     /// Facts about a built step for the user: choices of the config without effect, and a better mesh or more
     /// microbatches if ranks are idle.
     pub fn notes(&self, model: &Model, built: &Built) -> Vec<String> {
+        self.notes_with(model, built, None)
+    }
+
+    /// As [`Session::notes`], of a step whose ranks are simulated to be idle for this share of the time.
+    pub fn notes_with(&self, model: &Model, built: &Built, idle_share: Option<f64>) -> Vec<String> {
         let repeated = unused_axes(built).into_iter().map(|(_, why)| why);
-        let told = built.notes.iter().cloned().chain(repeated);
+        let told = built.notes.iter().map(Note::to_string).chain(repeated);
         let told = told.chain(without_rows(built)).chain(idle_dispatch(built));
         let told = told.chain(self.vain_offload(built)).chain(self.unused(built)).chain(self.rings(built));
-        told.chain(self.bubble(built)).chain(self.advice(model, built)).collect()
+        told.chain(self.bubble(built, idle_share)).chain(self.advice(model, built)).collect()
     }
 
     /// Choices of the config that change nothing here.
@@ -31,7 +36,7 @@ impl Session {
         if config.train.timetable != Order::default() && built.timetable.is_none() {
             notes.push(format!("the timetable changes nothing: mesh {} has one pipeline stage", self.mesh));
         }
-        let has_tp = self.mesh.axis_named("tp").is_some_and(|axis| axis.size > 1);
+        let has_tp = self.mesh.size_of(AxisRole::Model) > 1;
         let missing = match (!matches!(self.given_plan(), Ok(Given::Lines(_))), has_tp) {
             (true, _) => "it selects lines of the built-in plan, and another plan is given".to_string(),
             (false, false) => format!("mesh {} has no axis `tp` of several ranks", self.mesh),
@@ -43,18 +48,21 @@ impl Session {
         notes
     }
 
-    /// That one microbatch leaves the stages of a pipeline waiting for each other.
-    fn bubble(&self, built: &Built) -> Option<String> {
+    /// That one microbatch leaves the stages of a pipeline waiting for each other: by the slots of the timetable, unless a
+    /// simulation knows better.
+    fn bubble(&self, built: &Built, idle_share: Option<f64>) -> Option<String> {
         let timetable = built.timetable.as_ref().filter(|timetable| timetable.trains())?;
         let times = timetable.times(|task| task.kind.slots()).ok()?;
         let slices = timetable.slices.len();
         let (all, idle) =
             (times.makespan() * slices, (0..slices).map(|slice| times.bubble_of(slice)).sum::<usize>());
+        let idle_share = idle_share.unwrap_or(idle as f64 / all.max(1) as f64);
         (timetable.microbatches == 1).then(|| {
             format!(
                 "with 1 microbatch, the stages of the pipeline are idle {:.0}% of the time: `--microbatches {}` or more \
                  keeps them busier",
-                100.0 * idle as f64 / all.max(1) as f64,
+                // The rest of what is said to be busy.
+                100.0 - (100.0 * (1.0 - idle_share)).round(),
                 4 * slices
             )
         })
@@ -68,7 +76,8 @@ impl Session {
             return None;
         }
         let mut on = |mesh: &Mesh| {
-            let built = self.build_on(model, &self.plan_on(model, mesh)?, Part::Step, mesh)?;
+            let built =
+                self.build_on(model, &self.plan_on(model, mesh)?, StepKind::Step, mesh, &mut |_, _| Ok(()))?;
             Ok(built.stages.into_iter().next().expect("a step has a stage").partitioned)
         };
         better_mesh(&stage.partitioned, &mut on).map(|better| better.to_string())

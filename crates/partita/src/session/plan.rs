@@ -82,7 +82,7 @@ impl Session {
         let plan = match &config.file {
             Some(path) if path.as_os_str() == AUTO => return Ok(Given::Search),
             Some(path) => {
-                let text = std::fs::read_to_string(path).map_err(|error| {
+                let text = partita_base::read_text(path).map_err(|error| {
                     Diagnostic::new("E005", format!("no plan file `{}`", path.display()))
                         .found(error.to_string())
                 })?;

@@ -3,10 +3,9 @@
 use indexmap::IndexMap;
 use partita::config::Config;
 use partita::prelude::*;
-use partita::session::Part;
 use partita_base::Result;
-use partita_schedule::ReadyOptions;
 use partita_schedule::verify::Unwatched;
+use partita_schedule::{ReadyOptions, StepKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -159,11 +158,11 @@ fn parts_of_a_step_are_built_from_a_closure() {
     let session = Session::of(source, "dp=2").unwrap();
     let model = session.model().unwrap();
     let outputs = |part| session.build_part(&model, &Plan::default(), part).unwrap().step.output_names;
-    assert_eq!(outputs(Part::Loss), ["loss"]);
-    assert_eq!(outputs(Part::Outputs), ["loss", "prediction"]);
-    let gradients = outputs(Part::Gradients);
+    assert_eq!(outputs(StepKind::Loss), ["loss"]);
+    assert_eq!(outputs(StepKind::Outputs), ["loss", "prediction"]);
+    let gradients = outputs(StepKind::Gradients);
     assert!(gradients.contains(&"grad.line.weight".to_string()), "{gradients:?}");
-    assert!(outputs(Part::Step).contains(&"line.weight".to_string()));
+    assert!(outputs(StepKind::Step).contains(&"line.weight".to_string()));
     // The feed of this signature is the one of an MLP.
     assert!(session.feed(&model).unwrap().describe().contains("2-4-1"));
     let fed = IndexMap::from([("inputs".to_string(), Literal::new([1, 2], vec![1.0f32, 2.0]))]);

@@ -99,6 +99,19 @@ fn a_fixed_batch_is_shared() {
     assert_eq!(found.parameters, session.model().unwrap().parameter_count() as f64);
 }
 
+/// A batch that a file bounds has at least and at most so many rows: one row is too few here.
+#[test]
+fn rows_are_within_the_bounds_of_a_file() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/pt2/mlp_dynamic.pt2");
+    let session =
+        Session::load(&file.to_string_lossy(), &overrides(&["cluster.name=a100-80g", "train.batch=8"]))
+            .unwrap();
+    assert_eq!(session.config().model.terms().row_bounds, Some([2, 64]));
+    let found = needs(&session, 4, &|_, _| {}).unwrap_or_else(|error| panic!("{error}"));
+    let rows: Vec<_> = found.choices.iter().map(|need| need.fewest.as_ref().map(|fit| fit.rows)).collect();
+    assert!(!rows.is_empty() && rows.iter().all(|rows| *rows == Some(64)), "{rows:?}");
+}
+
 /// A training step with its own update takes no other optimizer.
 #[test]
 fn a_step_of_its_own_is_refused() {

@@ -174,3 +174,24 @@ fn models_by_name_have_the_published_sizes() {
         assert!((found / billions - 1.0).abs() < allowed, "{name}: {found} billion");
     }
 }
+
+/// Convolutions count as matmuls do: ResNet-50 takes 4.09e9 multiplications and additions an image (torchvision, its table
+/// of weights), each two operations, and three times as many with the backward pass. A transposed convolution makes one
+/// product of an input and the kernel for each output, not one for each element of the gaps between inputs.
+#[test]
+fn model_flops_count_convolutions() {
+    let flops = |model: &str| {
+        let session = session(model, "dp=1", "f32", "");
+        let figures = session.figures(&session.price().unwrap()).unwrap();
+        figures.flops_per_s * figures.step_s
+    };
+    let resnet = "kind = \"wide-resnet\"\nblocks = [3, 4, 6, 3]\ndim = 64\nwidth = 1\nimage = 224\nstem = 7\nclasses = 1000\n";
+    let published = 4.0 * 3.0 * 2.0 * 4.089e9;
+    assert!((flops(resnet) / published - 1.0).abs() < 1e-3, "{} and {published}", flops(resnet));
+    // Of the U-Net: pixels x window x features before and behind, level by level down and up, and the head.
+    let down = 64 * 9 * (3 * 4 + 4 * 4) + 16 * 9 * (4 * 8 + 8 * 8) + 4 * 9 * (8 * 16 + 16 * 16);
+    let transposed = 16 * (16 * 8) + 64 * (8 * 4);
+    let up = 16 * 9 * (16 * 8 + 8 * 8) + 64 * 9 * (8 * 4 + 4 * 4) + 64 * (4 * 3);
+    let expected = 4.0 * 3.0 * 2.0 * f64::from(down + transposed + up);
+    assert!((flops(UNET) / expected - 1.0).abs() < 1e-9, "{} and {expected}", flops(UNET));
+}

@@ -565,10 +565,14 @@ fn a_step_of_jax_that_donates_nothing_says_what_could_be_its_state() {
     ] {
         assert_eq!((error.code, error.at.as_deref()), ("E055", Some(file.as_str())), "{error}");
         let text = error.to_string();
-        for words in ["tf.aliasing_output", "(tensor<3xf32>)", "donate_argnums", "model.parameters"] {
+        let pair = "model.state=[\"arg0=result1\"]";
+        for words in ["tf.aliasing_output", "(tensor<3xf32>)", "donate_argnums", "model.parameters", pair] {
             assert!(text.contains(words), "{words}: {text}");
         }
     }
+    // As it says.
+    let trained = loaded(&file, &["model.state=[\"arg0=result1\"]"]);
+    assert!(trained.build().is_ok());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod choices;
 mod classes;
 mod collective_matmul;
+mod complex;
 mod counts;
 mod custom_models;
 mod equality;

@@ -13,7 +13,7 @@ use partita_runtime::checkpoint::TensorData;
 use partita_runtime::{RunnerOptions, TrainLoop};
 use partita_schedule::feed::{Fed, random_feed, scalars};
 use partita_schedule::tensors::{inputs_of, zero_states};
-use partita_schedule::{BuildOptions, Built, Tools, build_gradients};
+use partita_schedule::{BuildContext, BuildOptions, BuildRequest, Built, StepKind};
 use std::time::Duration;
 
 /// The model without its loss: the inner product of its logits with an input is its loss.
@@ -34,9 +34,11 @@ fn weighed(model: &Model) -> Model {
 /// Forward and backward pass of a model on a mesh.
 fn built(name: &str, on: &str, microbatches: usize) -> (Model, Built) {
     let (model, mesh) = (weighed(&model(name, 4, 6)), mesh(on));
-    let tools = Tools { registry: &Registry::default(), runner: &CpuStep::default() };
+    let context = BuildContext { registry: &Registry::default(), runner: &CpuStep::default() };
     let options = BuildOptions { output_predictions: true, ..options(microbatches, "1f1b") };
-    let built = build_gradients(&model, &plan(name, &model, &mesh), &mesh, &options, &tools);
+    let built = BuildRequest::new(&model, &plan(name, &model, &mesh), &mesh, &options, context)
+        .part(StepKind::Gradients)
+        .build();
     let built = built.unwrap_or_else(|error| panic!("{name} on {on}: {error}"));
     (model, built)
 }

@@ -312,7 +312,10 @@ fn fsdp_gathers_as_often_as_its_option_says() {
         let verified = session.verify(8, &CpuStep::default(), &Unwatched).unwrap();
         assert!(verified.report.ok, "{gather}: {:?}", verified.report.worst());
         let built = session.build().unwrap();
-        assert_eq!(built.notes.iter().any(|note| note.contains("of gathered parameters")), gather != "use");
+        assert_eq!(
+            built.notes.iter().any(|note| note.text.contains("of gathered parameters")),
+            gather != "use"
+        );
         let graph = built.local(0).unwrap();
         let of_parameters = |is_backward: bool| {
             let nodes = graph.nodes.iter().filter(|node| node.phase.is_backward() == is_backward);

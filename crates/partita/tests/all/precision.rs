@@ -8,6 +8,7 @@ use partita::prelude::*;
 use partita_ir::port::{GOOD_STEPS, LOSS_SCALE, SKIPPED_STEPS};
 use partita_nn::LossScaling;
 use partita_program::{CollectiveKind, LowerOptions, counts, lower_stages};
+use partita_schedule::StepKind;
 use partita_schedule::verify::{Unwatched, tolerance};
 use partita_testkit::overrides;
 use std::collections::BTreeMap;
@@ -90,7 +91,7 @@ pub(crate) fn begun_with(
 ) -> PlannedStep {
     let model = session.model().unwrap();
     let plan = Plan::from_toml(plan, "test").unwrap();
-    let built = session.build_part(&model, &plan, partita::session::Part::Step);
+    let built = session.build_part(&model, &plan, StepKind::Step);
     let built = built.unwrap_or_else(|error| panic!("{error}"));
     let mut step = session.prepare(&built).unwrap_or_else(|error| panic!("{error}"));
     for (k, name) in parameters.iter().enumerate() {
@@ -224,7 +225,7 @@ fn gradients_are_reduced_in_the_parameters_type_and_weights_gathered_in_the_narr
         let session = classifier(case, mesh);
         let plan = Plan::from_toml(plan, "test").unwrap();
         let model = session.model().unwrap();
-        let built = session.build_part(&model, &plan, partita::session::Part::Step).unwrap();
+        let built = session.build_part(&model, &plan, StepKind::Step).unwrap();
         counts(&lower_stages(&stages(&built), &LowerOptions::default(), &Cpu::default()).unwrap(), 0)
     };
     let elements = 16 * 8 + 16 + 16 + 16 + 16 * 16 + 16 + 4 * 16 + 4;
@@ -319,7 +320,7 @@ fn stochastic_rounding_is_the_same_on_every_mesh() {
         let session = Session::new(config).unwrap();
         let model = session.model().unwrap();
         let plan = Plan::from_toml(plan, "test").unwrap();
-        let built = session.build_part(&model, &plan, partita::session::Part::Step).unwrap();
+        let built = session.build_part(&model, &plan, StepKind::Step).unwrap();
         let mut step = session.prepare(&built).unwrap();
         step.initialize(&model, 3).unwrap();
         let narrow = |shape: &[usize], k| {

@@ -2,9 +2,8 @@
 
 use partita::Session;
 use partita::auto_plan::{AutoPlan, Freedom};
-use partita::session::Part;
 use partita_mesh::Mesh;
-use partita_schedule::Plan;
+use partita_schedule::{Plan, StepKind};
 
 /// A GPT of four layers on three devices, of which two are near each other: gradients that all three exchange take longer
 /// than what stages send.
@@ -54,7 +53,7 @@ fn every_division(session: &Session) -> Vec<(String, f64)> {
                     plan.add(modules, &format!("{style}(stage={stage})"), "test").unwrap();
                 }
             }
-            let built = session.build_part(&model, &plan, Part::Step).unwrap();
+            let built = session.build_part(&model, &plan, StepKind::Step).unwrap();
             let step_s = session.price_of(&built).unwrap().step_s();
             all.push((format!("stages after layers.{last} on {meshes:?}"), step_s));
         }

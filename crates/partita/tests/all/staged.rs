@@ -9,7 +9,7 @@ use partita_nn::{BertConfig, GptConfig, LlamaConfig, MlpConfig, Model, ModelConf
 use partita_pipeline::{Cut, Order, Sink, Source, StageGraph, Timetable};
 use partita_program::{Edge, Evaluation, LowerOptions, ProgramSet, Reference, Stage, Stages, lower_stages};
 use partita_schedule::verify::{Report, Unwatched, Verification};
-use partita_schedule::{BuildOptions, Built, Plan, ReadyOptions, Tools, build, ready_plan};
+use partita_schedule::{BuildContext, BuildOptions, BuildRequest, Built, Plan, ReadyOptions, ready_plan};
 
 /// A small model of the zoo in f64: `layers` blocks, 16 features, 8 tokens.
 pub fn model(name: &str, layers: usize, batch: usize) -> Model {
@@ -71,8 +71,8 @@ pub fn plan(name: &str, model: &Model, mesh: &Mesh) -> Plan {
 
 /// The training step of a model on a mesh.
 pub fn built(model: &Model, plan: &Plan, mesh: &Mesh, options: &BuildOptions) -> Result<Built> {
-    let tools = Tools { registry: &Registry::default(), runner: &CpuStep::default() };
-    build(model, plan, mesh, options, &tools)
+    let context = BuildContext { registry: &Registry::default(), runner: &CpuStep::default() };
+    BuildRequest::new(model, plan, mesh, options, context).build()
 }
 
 /// Compares the step on the CPU device with one device.
@@ -81,7 +81,7 @@ pub fn verify(model: &Model, plan: &Plan, mesh: &Mesh, options: &BuildOptions) -
         model,
         precise: None,
         options: &options.clone().for_verification(),
-        tools: Tools { registry: &Registry::default(), runner: &CpuStep::default() },
+        context: BuildContext { registry: &Registry::default(), runner: &CpuStep::default() },
         seed: 7,
         learning_rate: 1e-3,
         watcher: &Unwatched,

@@ -54,7 +54,7 @@ fn fewer_heads_than_ranks_store_as_many_rows_on_each_rank() {
             assert_eq!(rows(&built, &input), [each; 8], "{input}");
         }
     }
-    assert_eq!(built.stages[0].partitioned.notes, [""; 0]);
+    assert_eq!(built.stages[0].partitioned.notes, []);
     let parameters = built.stages[0].partitioned.graph.params().into_iter();
     let elements: usize = parameters.map(|p| built.stages[0].partitioned.graph.ty(p).element_count()).sum();
     for rank in memory(&lowered(&built)) {
@@ -110,7 +110,7 @@ fn tensor_parallel_heads_are_stored_evenly_within_their_shard() {
                 "{mesh} {parameter}"
             );
         }
-        assert_eq!(built.stages[0].partitioned.notes, [""; 0], "{mesh}");
+        assert_eq!(built.stages[0].partitioned.notes, [], "{mesh}");
     }
 }
 

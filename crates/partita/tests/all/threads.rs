@@ -1,7 +1,7 @@
 //! Several threads for one rank: the same bits, in the memory planned.
 
 use partita::prelude::*;
-use partita_schedule::{BuildOptions, ReadyOptions, Tools, build, ready_plan};
+use partita_schedule::{BuildContext, BuildOptions, BuildRequest, ReadyOptions, ready_plan};
 
 /// Losses and gradient norms of a few steps on so many threads for each rank; with none, on one thread for all.
 fn steps(shape: &str, threads: usize) -> Vec<(u64, Option<u64>)> {
@@ -22,8 +22,8 @@ fn steps(shape: &str, threads: usize) -> Vec<(u64, Option<u64>)> {
     let options =
         RunnerOptions { workers: Some(all), deterministic: threads == 0, ..RunnerOptions::default() };
     let step = StepOptions { clip_grad_norm: Some(1.0), ..StepOptions::new(Optimizer::adamw()) };
-    let tools = Tools { registry: &Registry::default(), runner: &CpuStep::default() };
-    let built = build(&model, &plan, &mesh, &BuildOptions::new(step), &tools).unwrap();
+    let context = BuildContext { registry: &Registry::default(), runner: &CpuStep::default() };
+    let built = BuildRequest::new(&model, &plan, &mesh, &BuildOptions::new(step), context).build().unwrap();
     let mut planned = PlannedStep::new(&built, &model, 3, options).unwrap();
     assert_eq!(planned.train_loop.runner().thread_count(), all);
     let reports: Vec<_> = (0..3)

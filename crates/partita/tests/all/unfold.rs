@@ -1,5 +1,6 @@
 //! A step that is folded to small ones against the same step, whole: seconds within 2 %, and within 5 % where slices take
-//! turns with several stages or links are slow; bytes within 3 %, and within 8 % in a pipeline.
+//! turns with several stages or links are slow; bytes within 3 %, within 8 % in a
+//! pipeline, and within 10 % in one that defers the gradients of weights.
 
 use super::session;
 use partita::Session;
@@ -147,7 +148,9 @@ fn compare(group: &str) {
             if stages_of_slice(&session) > 1 || matches!(group, "slow" | "limited") { 5.0 } else { 2.0 };
         // What is computed again depends on how much room the layers leave.
         let of_compute = if group == "limited" { 5.0 } else { 0.5 };
-        let is_near = errors[0].abs() < of_time && errors[1].abs() < of_compute && errors[2].abs() < 8.0;
+        // What waits for the gradients of weights is bounded by that of the fullest stage.
+        let of_bytes = if timetable.contains("zb-") { 10.0 } else { 8.0 };
+        let is_near = errors[0].abs() < of_time && errors[1].abs() < of_compute && errors[2].abs() < of_bytes;
         if !is_near || busy_s > seconds.step_s * (1.0 + 1e-6) {
             wrong.push(told);
         }

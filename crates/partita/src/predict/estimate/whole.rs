@@ -8,7 +8,7 @@ use crate::predict::small_bytes::bytes;
 use crate::price::Price;
 use crate::session::{Session, has_loss};
 use partita_base::{DType, Diagnostic, Result};
-use partita_mesh::Mesh;
+use partita_mesh::{AxisRole, Mesh};
 use partita_nn::{Optimizer, StepOptions};
 use partita_schedule::{Entry, Primitive};
 use std::collections::BTreeMap;
@@ -20,6 +20,8 @@ pub(super) struct Whole {
     session: Session,
     /// The batch of the model, if it has no other.
     batch: Option<usize>,
+    /// The fewest and the most rows of a batch.
+    bounds: [usize; 2],
     parameters: f64,
     recomputes: bool,
     /// Steps that were priced: strategies are the same on one device.
@@ -34,6 +36,7 @@ impl Whole {
     pub fn of(session: &Session) -> Result<Whole> {
         let terms = session.config().model.terms();
         let batch = terms.rows.filter(|_| terms.are_rows_fixed);
+        let bounds = terms.row_bounds.unwrap_or([1, usize::MAX]);
         let dtype = terms.dtype.unwrap_or(DType::F32);
         let narrow = (dtype == DType::F32).then(|| session.config().cluster.half());
         let session = session.clone().in_this_process().with_config(|config| {
@@ -43,7 +46,7 @@ impl Whole {
             let step = config.step.clone();
             config.step = StepOptions { precision: narrow, loss_scaling: None, f8: None, ..step };
         });
-        let model = session.clone().with_batch(batch.unwrap_or(1)).model()?;
+        let model = session.clone().with_batch(batch.unwrap_or(bounds[0])).model()?;
         let refused = |found: &str| {
             Err(Diagnostic::new("E511", "the model is not trained by a step of its own")
                 .at(session.config().model.name())
@@ -59,6 +62,7 @@ impl Whole {
         }
         Ok(Whole {
             batch,
+            bounds,
             parameters: model.parameter_count() as f64,
             recomputes: !recomputed(&model.forward).is_empty(),
             session,
@@ -69,10 +73,10 @@ impl Whole {
     /// The session of a choice on so many devices.
     fn on(&self, choice: &Choice, devices: usize, rows: usize) -> Session {
         let axis = match choice.strategy {
-            _ if devices == 1 => "dp",
-            Strategy::DataParallel | Strategy::Zero(1 | 2) => "dp",
-            Strategy::Zero(_) => "fsdp",
-            Strategy::TensorParallel => "tp",
+            _ if devices == 1 => AxisRole::Data,
+            Strategy::DataParallel | Strategy::Zero(1 | 2) => AxisRole::Data,
+            Strategy::Zero(_) => AxisRole::Parameters,
+            Strategy::TensorParallel => AxisRole::Model,
         };
         let optimizer = match choice.optimizer {
             "adamw" => Optimizer::adamw(),
@@ -80,7 +84,7 @@ impl Whole {
             _ => Optimizer::sgd(),
         };
         let session = self.session.clone().with_config(|config| config.step.optimizer = optimizer);
-        let session = session.with_mesh(Mesh::new("mesh", &[(axis, devices)]));
+        let session = session.with_mesh(Mesh::new("mesh", &[(axis.axis(), devices)]));
         session.with_batch(rows * choice.strategy.data_parallel(devices))
     }
 }
@@ -92,6 +96,10 @@ impl Pricing for Whole {
 
     fn batch(&self) -> Option<usize> {
         self.batch
+    }
+
+    fn bounds(&self) -> [usize; 2] {
+        self.bounds
     }
 
     fn recomputes(&self) -> bool {

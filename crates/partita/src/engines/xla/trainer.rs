@@ -3,40 +3,32 @@
 //! The runner prints a line of JSON for each step and for each state that it wrote to a file. This side makes checkpoints of
 //! these states, which are those of any other engine, so that a run continues on any of them.
 
+use super::{PACKAGES, PYTHON, python};
+use crate::engines::{EngineTrainer, TrainingRun};
 use crate::execution::state_layout;
 use crate::feeds::Feed;
 use crate::leftovers;
 use crate::resume::{self, Origin};
-use crate::run_files::{Saved, beside, folder, metadata};
-use crate::session::{Part, Session};
+use crate::run_files::{beside, folder, metadata};
+use crate::session::Session;
 use crate::trainer::{Finished, Observer, StepDone};
 use crate::validator::Validator;
 use crate::xla::{Form, export};
 use partita_base::{Diagnostic, Result};
 use partita_runtime::StepReport;
 use partita_runtime::checkpoint::{Checkpoint, FileStorage, RunFolder, import_weights};
-use partita_schedule::Built;
+use partita_schedule::{Built, StepKind};
 use serde::Deserialize;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-
-/// The variable that names another interpreter of Python than `python3`.
-pub const PYTHON: &str = "PARTITA_PYTHON";
-
-/// The packages that the runner imports.
-pub const PACKAGES: [&str; 2] = ["jax", "jaxlib"];
 
 /// The beginning of the name of the folder through which both sides pass files.
 const EXCHANGE: &str = "partita-xla-";
-
-/// The interpreter that runs the runner.
-pub fn python() -> String {
-    std::env::var(PYTHON).unwrap_or_else(|_| "python3".to_string())
-}
 
 /// A training run under XLA.
 pub struct XlaTrainer {
@@ -87,15 +79,14 @@ struct Line {
 }
 
 impl XlaTrainer {
-    /// Exports the step of a session with its state, initial or resumed, and with the batches of its steps.
+    /// Exports the step of a run with its state, initial or resumed, and with the batches of its steps.
     ///
     /// # Errors
     /// Those of [`export`]; E432 if a validation could not take the state; E315 for a folder of checkpoints that cannot be
     /// written, E061 without a Python with [`PACKAGES`], and for an exchange folder that cannot be written.
-    pub fn new(session: &Session, resumed: Option<&Saved>) -> Result<XlaTrainer> {
+    pub fn new(run: &TrainingRun) -> Result<XlaTrainer> {
         check_packages()?;
-        let model = session.model()?;
-        let feed = session.feed(&model)?;
+        let TrainingRun { session, model, feed, resumed } = run.clone();
         let processes = session.processes();
         let is_first = processes.is_none_or(|processes| processes.index() == 0);
         leftovers::remove(&std::env::temp_dir(), EXCHANGE);
@@ -106,7 +97,7 @@ impl XlaTrainer {
         step.write(&path)?;
         let alone = session.clone().in_this_process();
         let validation = match session.config().train.validate_batches > 0 && feed.validation_batches() > 0 {
-            true => Some(alone.build_part(&model, &alone.plan(&model)?, Part::Loss)?),
+            true => Some(alone.build_part(model, &alone.plan(model)?, StepKind::Loss)?),
             false => None,
         };
         if let Some(built) = &validation {
@@ -136,16 +127,6 @@ impl XlaTrainer {
         })
     }
 
-    /// What differs from the run that it resumes, a line for each difference.
-    pub fn changes(&self) -> &[String] {
-        &self.changes
-    }
-
-    /// The folder of the checkpoints; `None` in a process that does not write them.
-    pub fn folder(&self) -> Option<&Path> {
-        self.folder.as_ref().map(RunFolder::path)
-    }
-
     /// The variables that tell the runner its place among those of the other processes of `partita launch`, as torchrun
     /// sets them; none for one process, whose runner has all ranks.
     fn place(&self) -> Result<Vec<(&'static str, String)>> {
@@ -167,54 +148,6 @@ impl XlaTrainer {
             ("MASTER_ADDR", "127.0.0.1".to_string()),
             ("MASTER_PORT", port.to_string()),
         ])
-    }
-
-    /// Trains to the last step. Validations run on the CPU device.
-    ///
-    /// # Errors
-    /// E061 if the runner cannot be started or fails; those of saving and validating.
-    pub fn fit(&mut self, observer: &mut dyn Observer) -> Result<Finished> {
-        let total = self.session.config().train.steps;
-        let every = self.session.config().checkpoint.every;
-        let child = Command::new(python())
-            .arg(self.exchange.0.join("run.py"))
-            .envs(self.place()?)
-            .args(["--json", "--end-with-stdin"])
-            .args(["--save-every", &every.to_string()])
-            .arg("--save-in")
-            .arg(&self.exchange.0)
-            // Nothing is written: the runner ends when this pipe does, however this process ended.
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn();
-        let mut child = child.map_err(|error| failed("Python cannot be started", error.to_string()))?;
-        let mut pipe = child.stderr.take().expect("it is piped");
-        let said = std::thread::spawn(move || {
-            let mut bytes = Vec::new();
-            let _ = pipe.read_to_end(&mut bytes);
-            String::from_utf8_lossy(&bytes).into_owned()
-        });
-        let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        let stdin = child.stdin.take();
-        let mut running = Running(child, stdin);
-        for line in lines {
-            let line = line.map_err(|error| failed("its output cannot be read", error.to_string()))?;
-            let line: Line = serde_json::from_str(&line)
-                .map_err(|_| failed("it printed something else than steps", line.clone()))?;
-            match &line.saved {
-                Some(file) => self.save(line.step, file, total, observer)?,
-                None => self.step(&line, observer),
-            }
-        }
-        let status = running.0.wait().map_err(|error| failed("it is lost", error.to_string()))?;
-        drop(running.1.take());
-        if !status.success() {
-            let said = said.join().unwrap_or_default();
-            let last = said.trim_end().lines().last().unwrap_or_default().to_string();
-            return Err(failed("the runner failed", format!("{status}: {last}")));
-        }
-        Ok(self.state.clone())
     }
 
     fn step(&mut self, line: &Line, observer: &mut dyn Observer) {
@@ -260,27 +193,93 @@ impl XlaTrainer {
     }
 }
 
+impl EngineTrainer for XlaTrainer {
+    fn first(&self) -> u64 {
+        self.first
+    }
+
+    fn first_batch(&self) -> u64 {
+        self.first_batch
+    }
+
+    fn folder(&self) -> Option<&Path> {
+        self.folder.as_ref().map(RunFolder::path)
+    }
+
+    fn changes(&self) -> &[String] {
+        &self.changes
+    }
+
+    /// Validations run on the CPU device.
+    fn fit(&mut self, observer: &mut dyn Observer, _: &AtomicBool) -> Result<Finished> {
+        let total = self.session.config().train.steps;
+        let every = self.session.config().checkpoint.every;
+        let child = Command::new(python())
+            .arg(self.exchange.0.join("run.py"))
+            .envs(self.place()?)
+            .args(["--json", "--end-with-stdin"])
+            .args(["--save-every", &every.to_string()])
+            .arg("--save-in")
+            .arg(&self.exchange.0)
+            // Nothing is written: the runner ends when this pipe does, however this process ended.
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        let mut child = child.map_err(|error| failed("Python cannot be started", error.to_string()))?;
+        let mut pipe = child.stderr.take().expect("it is piped");
+        let said = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let _ = pipe.read_to_end(&mut bytes);
+            String::from_utf8_lossy(&bytes).into_owned()
+        });
+        let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        let stdin = child.stdin.take();
+        let mut running = Running(child, stdin);
+        for line in lines {
+            let line = line.map_err(|error| failed("its output cannot be read", error.to_string()))?;
+            let line: Line = serde_json::from_str(&line)
+                .map_err(|_| failed("it printed something else than steps", line.clone()))?;
+            match &line.saved {
+                Some(file) => self.save(line.step, file, total, observer)?,
+                None => self.step(&line, observer),
+            }
+        }
+        let status = running.0.wait().map_err(|error| failed("it is lost", error.to_string()))?;
+        drop(running.1.take());
+        if !status.success() {
+            let said = said.join().unwrap_or_default();
+            let last = said.trim_end().lines().last().unwrap_or_default().to_string();
+            return Err(failed("the runner failed", format!("{status}: {last}"))
+                .help("`partita env` shows the Python and the packages that run it"));
+        }
+        Ok(self.state.clone())
+    }
+}
+
 /// E061 unless there is a Python that finds the packages of the runner; they are not imported.
 fn check_packages() -> Result<()> {
     let program = "import importlib.metadata as m, sys; [m.version(name) for name in sys.argv[1:]]";
     let done = Command::new(python()).args(["-c", program]).args(PACKAGES).output();
-    let done = done.map_err(|error| failed("its Python cannot be started", error.to_string()))?;
+    let done = done.map_err(|error| {
+        failed("its Python cannot be started", error.to_string())
+            .help(format!("name another Python with {PYTHON}"))
+    })?;
     if done.status.success() {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&done.stderr);
     let last = said.lines().last().map_or(PACKAGES.join(" "), str::to_string);
-    Err(failed("its Python lacks a package", last))
+    let install = PACKAGES.join(" ");
+    Err(failed("its Python lacks a package", last)
+        .expected(format!("a Python with {}", PACKAGES.join(" and ")))
+        .help(format!(
+            "`{} -m pip install {install}`, or name another Python with {PYTHON}; `partita env` shows what is here",
+            python()
+        )))
 }
 
 /// E061.
 fn failed(what: &str, found: String) -> Box<Diagnostic> {
-    let (names, install) = (PACKAGES.join(" and "), PACKAGES.join(" "));
-    Diagnostic::new("E061", format!("the engine xla failed: {what}"))
-        .at(python())
-        .expected(format!("a Python with {names}"))
-        .found(found)
-        .help(format!(
-            "`pip install {install}`, or name another Python with {PYTHON}; `partita env` shows what is here"
-        ))
+    Diagnostic::new("E061", format!("the engine xla failed: {what}")).at(python()).found(found)
 }
