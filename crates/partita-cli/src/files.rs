@@ -37,7 +37,13 @@ fn unwritable(path: &Path, what: &str, flag: &str, error: &io::Error) -> Box<Dia
         .at(path.display().to_string())
         .expected("the path of a new file in a folder that can be written")
         .found(error.to_string())
-        .help(format!("name another file in an existing folder with {flag}, or remove this one"))
+        .help(match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                format!("free space on its disk, or name a file on another one with {flag}")
+            }
+            io::ErrorKind::FileTooLarge => "allow larger files: `ulimit -f`".to_string(),
+            _ => format!("name another file in an existing folder with {flag}, or remove this one"),
+        })
 }
 
 /// Writes a new file; `what` names it in messages, such as `the plan`, and `flag` is the flag that named it. It is written

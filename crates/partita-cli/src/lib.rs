@@ -6,18 +6,20 @@
 #![forbid(unsafe_code)]
 
 pub mod cli;
+pub mod command;
 pub mod commands;
-pub mod env;
 pub mod files;
 pub mod interrupt;
 pub mod metrics;
 pub mod output;
+pub mod rank;
 pub mod run;
 
-use cli::{Cli, usage_error};
-use commands::launch;
+use cli::usage_error;
+use command::Application;
+use commands::{COMMANDS, launch};
 use output::Output;
-use partita::engine::Host;
+use partita::engines::{CONSEQUENCE, Engines};
 use partita_base::{Diagnostic, Result};
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -50,32 +52,38 @@ fn name_lack_of_threads() {
 
 /// Runs the command with these arguments, the name of the command first, and returns its exit code.
 pub fn run_with(arguments: Vec<OsString>) -> u8 {
-    run_on(arguments, &Host::default())
+    run_on(arguments, Engines::bundled())
 }
 
-/// As [`run_with`], in a program with more engines. Of several processes, the first one prints.
-pub fn run_on(arguments: Vec<OsString>, host: &Host) -> u8 {
-    let code = printed(arguments, host);
+/// As [`run_with`], in a program with these engines. Of several processes, the first one prints.
+pub fn run_on(arguments: Vec<OsString>, engines: Engines) -> u8 {
+    let code = printed(arguments, engines);
     if code != 0 {
         launch::mark_told();
     }
     code
 }
 
+/// This command line, in a program with these engines.
+pub fn application(engines: Engines) -> Application {
+    Application { commands: COMMANDS, engines }
+}
+
 /// Runs the command, prints what it says, and returns its exit code.
-fn printed(arguments: Vec<OsString>, host: &Host) -> u8 {
+fn printed(arguments: Vec<OsString>, engines: Engines) -> u8 {
     interrupt::survive_file_limits();
     let json = arguments.iter().any(|argument| argument == "--json");
-    let cli = match Cli::read(arguments) {
+    let application = application(engines);
+    let cli = match application.read(arguments) {
         Ok(cli) => cli,
         Err(error) => return not_parsed(error, json),
     };
-    let processes = host.mpi.as_ref().filter(|processes| processes.count() > 1);
+    let processes = application.engines.started().filter(|processes| processes.count() > 1);
     let mut output = match processes {
         Some(processes) if processes.index() > 0 => Output::silent(cli.json),
-        _ => Output::new(cli.json, cli.command.log_every()),
+        _ => Output::new(cli.json),
     };
-    let ended = run::run(&cli, host, &mut output);
+    let ended = cli.command.call(&application, &mut output);
     // The process that failed first reports the reason.
     let is_consequence = |diagnostic: &Diagnostic| launch::is_consequence(diagnostic, processes.is_some());
     let reason = ended.as_ref().err().filter(|diagnostic| !is_consequence(diagnostic));
@@ -84,10 +92,16 @@ fn printed(arguments: Vec<OsString>, host: &Host) -> u8 {
         None => reason.into_iter().for_each(|error| output.error(error)),
     }
     match &ended {
-        Ok(ending) => ending.exit_code(),
+        Ok(ending) => match output.lost() {
+            None => ending.exit_code(),
+            Some(lost) => {
+                output.error(&lost);
+                2
+            }
+        },
         Err(consequence) if reason.is_none() => {
             launch::leave(consequence);
-            launch::CONSEQUENCE
+            CONSEQUENCE
         }
         Err(_) => 2,
     }
@@ -98,13 +112,14 @@ fn printed(arguments: Vec<OsString>, host: &Host) -> u8 {
 /// # Errors
 /// What the command refuses, and E020 for arguments that it does not have.
 pub fn ask(arguments: Vec<OsString>) -> Result<String> {
-    let cli = match Cli::read(arguments) {
+    let application = application(Engines::bundled());
+    let cli = match application.read(arguments) {
         Ok(cli) => cli,
         Err(error) => return usage_error(error).map_or_else(|help| Ok(help.render().to_string()), Err),
     };
     let printed = Printed::default();
-    let mut output = Output::to(Box::new(printed.clone()), Box::new(std::io::sink()), true, None);
-    run::run(&cli, &Host::default(), &mut output)?;
+    let mut output = Output::to(Box::new(printed.clone()), Box::new(std::io::sink()), true);
+    cli.command.call(&application, &mut output)?;
     let bytes = printed.0.take();
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
@@ -125,7 +140,7 @@ impl Write for Printed {
 
 /// A command line that is wrong, or that requests help. With `--json`, help is an event too.
 fn not_parsed(error: clap::Error, json: bool) -> u8 {
-    let mut output = Output::new(json, None);
+    let mut output = Output::new(json);
     match usage_error(error) {
         Ok(diagnostic) => {
             output.error(&diagnostic);
@@ -135,10 +150,12 @@ fn not_parsed(error: clap::Error, json: bool) -> u8 {
             output.text(help.render().to_string());
             0
         }
-        Err(help) => {
-            // A closed pipe is no reason to fail.
-            let _ = help.print();
-            u8::try_from(help.exit_code()).unwrap_or(2)
-        }
+        Err(help) => match help.print() {
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                output.error(&output::incomplete(&error));
+                2
+            }
+            _ => u8::try_from(help.exit_code()).unwrap_or(2),
+        },
     }
 }

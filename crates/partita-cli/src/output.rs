@@ -9,13 +9,11 @@ pub mod live;
 pub mod progress;
 pub mod tensors;
 
-use crate::commands::bench::Measurement;
-use crate::commands::bench::profile::Profile;
 use events::{
     Bucket, Counts, Edges, Event, Failure, KeptRows, Note, Overlaps, Sample, Step, Stopped, Summary, Text,
     Validation, Verify,
 };
-use format::{bytes, duration, number, short, table};
+use format::{bytes, coloured, duration, number, short, table, unit};
 use indicatif::{ProgressBar, ProgressStyle};
 use live::{Live, rank_states};
 use partita_base::Diagnostic;
@@ -63,6 +61,8 @@ pub struct Output {
     /// The view in place of lines for steps.
     live: Option<Live>,
     out: Box<dyn Write>,
+    /// The first reason why something could not be printed, unless the reader has closed the pipe.
+    lost: Option<std::io::Error>,
     err: Box<dyn Write>,
 }
 
@@ -73,8 +73,8 @@ pub(crate) fn json_line<E: Event>(event: &E) -> String {
 }
 
 impl Output {
-    /// Prints to standard output and standard error. `log_every`: only every so many steps; `None` chooses.
-    pub fn new(json: bool, log_every: Option<u64>) -> Output {
+    /// Prints to standard output and standard error.
+    pub fn new(json: bool) -> Output {
         let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let error_terminal = std::io::stderr().is_terminal();
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -83,32 +83,38 @@ impl Output {
             colour: error_terminal && !set("NO_COLOR") && !dumb,
             bar_wanted: error_terminal && !json && !dumb,
             pace: Some(Pace::of(error_terminal && !dumb)),
-            ..Output::to(Box::new(std::io::stdout()), Box::new(std::io::stderr()), json, log_every)
+            ..Output::to(Box::new(std::io::stdout()), Box::new(std::io::stderr()), json)
         }
     }
 
     /// Prints nothing: for a process of several that is not the first.
     pub fn silent(json: bool) -> Output {
-        Output::to(Box::new(std::io::sink()), Box::new(std::io::sink()), json, None)
+        Output::to(Box::new(std::io::sink()), Box::new(std::io::sink()), json)
     }
 
     /// Prints to these two, neither of them a terminal.
-    pub fn to(out: Box<dyn Write>, err: Box<dyn Write>, json: bool, log_every: Option<u64>) -> Output {
+    pub fn to(out: Box<dyn Write>, err: Box<dyn Write>, json: bool) -> Output {
         Output {
             json,
             terminal: false,
             colour: false,
             bar_wanted: false,
             pace: None,
-            log_every: log_every.map(|every| every.max(1)),
+            log_every: None,
             first_step: 1,
             total_steps: 0,
             shown: Instant::now(),
             bar: None,
             live: None,
             out,
+            lost: None,
             err,
         }
+    }
+
+    /// Of steps, prints every so many; `None` chooses.
+    pub fn log_every(&mut self, steps: Option<u64>) {
+        self.log_every = steps.map(|steps| steps.max(1));
     }
 
     /// Whether machines read this.
@@ -209,13 +215,14 @@ impl Output {
         let width = self.total_steps.to_string().len();
         let used = step.peak_bytes_used.map_or(String::new(), |used| format!(" ({} used)", bytes(used)));
         let line = format!(
-            "step {:>width$}/{}  loss {:>9}  grad norm {:>9}  lr {:.2e}  {:>6} tokens/s  memory {}{used}\n",
+            "step {:>width$}/{}  loss {:>9}  grad norm {:>9}  lr {:.2e}  {:>6} {}  memory {}{used}\n",
             step.step,
             self.total_steps,
             number(step.loss),
             step.grad_norm.map_or("-".to_string(), number),
             step.learning_rate,
             short(step.tokens_per_s),
+            unit(step.rows_per_s, step.tokens_per_s),
             bytes(step.peak_bytes_planned),
         );
         self.print(&line);
@@ -344,22 +351,6 @@ impl Output {
         }
     }
 
-    /// A case was measured.
-    pub fn measurement(&mut self, measurement: &Measurement) {
-        self.emit(measurement);
-        if !self.json {
-            self.print(&measurement.text());
-        }
-    }
-
-    /// Where the time of a case went.
-    pub fn profile(&mut self, profile: &Profile) {
-        self.emit(profile);
-        if !self.json {
-            self.print(&profile.text());
-        }
-    }
-
     /// A note for the user.
     pub fn note(&mut self, message: impl Into<String>) {
         let note = Note { message: message.into() };
@@ -425,15 +416,22 @@ impl Output {
         let _ = self.err.flush();
     }
 
-    /// A failed write is ignored: the reader has closed the pipe, and the work continues.
+    /// E043 if not all could be printed, on a full disk for instance.
+    pub fn lost(&mut self) -> Option<Box<Diagnostic>> {
+        self.lost.take().as_ref().map(incomplete)
+    }
+
+    /// The work continues after a failed write. That a reader has closed its pipe is no loss; anything else is, see
+    /// [`Output::lost`].
     fn print(&mut self, text: &str) {
-        let out = &mut self.out;
+        let (out, lost) = (&mut self.out, &mut self.lost);
         // What is printed remains above the view, which the next step draws again.
         let erasing = self.live.as_mut().map(Live::erasing).unwrap_or_default();
         let text = &format!("{erasing}{text}");
         let mut write = || {
-            let _ = out.write_all(text.as_bytes());
-            let _ = out.flush();
+            let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+            let error = written.err().filter(|error| error.kind() != std::io::ErrorKind::BrokenPipe);
+            *lost = lost.take().or(error);
         };
         match &self.bar {
             Some(bar) => bar.suspend(write),
@@ -442,23 +440,12 @@ impl Output {
     }
 }
 
-/// The headline in red, labels in cyan.
-fn coloured(diagnostic: &Diagnostic) -> String {
-    let text = diagnostic.to_string();
-    let (head, rest) = text.split_once('\n').map_or((text.as_str(), None), |(h, r)| (h, Some(r)));
-    let (code, message) = head.split_once(": ").unwrap_or((head, ""));
-    let mut result = format!("\x1b[1;31m{code}\x1b[0m\x1b[1m: {message}\x1b[0m");
-    for line in rest.into_iter().flat_map(str::lines) {
-        result.push('\n');
-        // Labels end at column 10; lines that go on with a text start after it.
-        match line.split_at_checked(10) {
-            Some((label, text)) if !label.trim().is_empty() && text.starts_with(':') => {
-                result += &format!("\x1b[36m{label}\x1b[0m{text}");
-            }
-            _ => result += line,
-        }
-    }
-    result
+/// E043: not all could be printed.
+pub fn incomplete(error: &std::io::Error) -> Box<Diagnostic> {
+    Diagnostic::new("E043", "standard output is not complete")
+        .expected("room for all that is printed")
+        .found(error.to_string())
+        .help("what was printed ends early: free space, or print to another file")
 }
 
 fn summary_table(summary: &Summary) -> String {
@@ -473,9 +460,10 @@ fn summary_table(summary: &Summary) -> String {
     add("unigram counts", summary.unigram_nats.map(nats));
     // A resumed run may have had nothing left to do.
     let has_run = summary.tokens_per_s > 0.0;
-    add("speed", has_run.then(|| format!("{} tokens/s", short(summary.tokens_per_s))));
+    let unit = unit(summary.rows_per_s, summary.tokens_per_s);
+    add("speed", has_run.then(|| format!("{} {unit}", short(summary.tokens_per_s))));
     let alone =
-        |speed: f64| format!("{} tokens/s, with the cores that the ranks of the mesh share", short(speed));
+        |speed: f64| format!("{} {unit}, with the cores that the ranks of the mesh share", short(speed));
     add("one device", summary.tokens_per_s_one_device.map(alone));
     add("time", Some(duration(summary.seconds)));
     let used = summary.peak_bytes_used.map_or(String::new(), |used| format!(", {} used", bytes(used)));

@@ -87,7 +87,8 @@ impl Place {
 /// The arguments of [`Place::train`]; later ones win.
 pub fn train_arguments(model: &str, mesh: &str, arguments: &[&str]) -> Vec<String> {
     let mut all: Vec<String> = ["train", model, "--json", "--no-verify"].map(String::from).to_vec();
-    for item in TINY.iter().filter(|item| model != "mlp" || !item.starts_with("model.")) {
+    // Of those an MLP has the training alone: it reads no text.
+    for item in TINY.iter().filter(|item| model != "mlp" || item.starts_with("train.")) {
         all.extend(["--set".to_string(), item.to_string()]);
     }
     all.extend(["--set".to_string(), format!("mesh.shape={mesh}")]);

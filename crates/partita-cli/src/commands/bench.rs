@@ -5,6 +5,7 @@
 
 pub mod exchange;
 pub mod fused;
+pub mod measurement;
 pub mod models;
 pub mod profile;
 pub mod schedules;
@@ -12,18 +13,17 @@ pub mod suites;
 
 pub use suites::Suite;
 
-use crate::cli::BenchArgs;
+use crate::command::{Application, Command};
 use crate::files::{check_new, write_new};
 use crate::output::Output;
-use crate::output::events::Event;
-use crate::output::format::bytes;
-use crate::run::answer;
+use crate::run::{Ending, answer};
+use clap::Args;
 use exchange::Traffic;
+use measurement::{MIB, Measurement};
 use models::Step;
-use partita::Config;
-use partita::execution;
+use partita::engines::xla::python;
 use partita::session::{Execution, Session};
-use partita::xla::trainer::python;
+use partita::{Config, execution};
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_cost::Cluster;
 use partita_ir::port::LOSS;
@@ -33,10 +33,68 @@ use partita_schedule::{Plan, feed, ready_plan};
 use partita_simulate::simulate;
 use profile::{InstructionTimes, Profile, clocks};
 use schedules::Rungs;
-use serde::Serialize;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use suites::{Case, Work, cases};
+
+/// Flags of `bench`.
+#[derive(Args, Clone, Debug)]
+#[command(allow_negative_numbers = true)]
+pub struct BenchArgs {
+    /// Only this suite.
+    #[arg(value_enum)]
+    pub suite: Option<Suite>,
+    /// Only cases whose name `suite/case` contains this text.
+    #[arg(long, value_name = "TEXT")]
+    pub filter: Option<String>,
+    /// Timed runs of each case.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    pub repeats: u32,
+    /// Untimed runs before the timed ones.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub warmup: u32,
+    /// The mesh of the suites mlp and gpt.
+    #[arg(long, value_name = "AXES")]
+    pub mesh: Option<String>,
+    /// Threads in all, for cases without a number of their own; one per core by default.
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// The machine code of the kernels: portable, avx2, avx512 or native, which uses everything the machine has.
+    #[arg(long, value_name = "LEVEL", default_value = "native", hide_default_value = true, value_parser = kernels)]
+    pub kernels: KernelChoice,
+    /// The most memory that the process takes: a percentage such as 80%, the default, or bytes such as 8G.
+    #[arg(long, value_name = "LIMIT")]
+    pub memory_limit: Option<String>,
+    /// Also print the time per kind of instruction.
+    #[arg(long)]
+    pub profile: bool,
+    /// Print the names of the cases and measure nothing.
+    #[arg(long)]
+    pub list: bool,
+    /// With the suite schedules: also draw the speeds to a new SVG file.
+    #[arg(long, value_name = "FILE.svg")]
+    pub svg: Option<PathBuf>,
+}
+
+/// The kernels of `bench`, which has no config to refuse a name.
+fn kernels(text: &str) -> Result<KernelChoice, String> {
+    text.parse().map_err(|error: Box<Diagnostic>| match &error.expected {
+        Some(known) => format!("{}; there are {known}", error.message),
+        None => error.message.clone(),
+    })
+}
+
+impl Command for BenchArgs {
+    const NAME: &'static str = "bench";
+    const ABOUT: &'static str =
+        "Measure training steps, matmuls and collectives in the sizes of published benchmarks";
+
+    fn run(&self, _: &Application, output: &mut Output) -> Result<Ending> {
+        bench(self, output)?;
+        Ok(Ending::Done)
+    }
+}
 
 /// Seed of weights and data.
 const SEED: u64 = 1;
@@ -45,72 +103,12 @@ const FEWEST_RUNS: u32 = 3;
 /// Losses told.
 const LOSSES: usize = 3;
 
-/// What was measured of one case.
-#[derive(Clone, PartialEq, Debug, Default, Serialize)]
-pub struct Measurement {
-    /// The suite.
-    pub suite: &'static str,
-    /// The case within it.
-    pub case: String,
-    /// The mesh it ran on.
-    pub mesh: String,
-    /// Ranks of the mesh.
-    pub ranks: usize,
-    /// Threads that ran them.
-    pub threads: usize,
-    /// Timed runs.
-    pub repeats: usize,
-    /// The middle run, in milliseconds.
-    pub median_ms: f64,
-    /// The fastest run.
-    pub min_ms: f64,
-    /// The slowest less the fastest, over the middle one.
-    pub spread: f64,
-    /// Processor time of the mean run, over all threads of this process, to a tick of the scheduler: what a busy machine
-    /// disturbs least. `None` where the system does not tell.
-    pub cpu_ms: Option<f64>,
-    /// Floating-point operations of matrix products per second of the fastest run, in units of 10^9.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub gflops: Option<f64>,
-    /// Bytes of the whole tensor, or of all inputs and outputs of what memory bounds, per second of the fastest run, in
-    /// units of 10^9.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub gbytes_per_s: Option<f64>,
-    /// For a collective, and for ops that memory bounds: the time that its inputs and outputs, read and written once, would
-    /// take at the bandwidth of the plain copy beside it, over the fastest run's.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub of_limit: Option<f64>,
-    /// For a collective: the same at the bandwidth of the plain exchange beside it, whose bytes another core has written.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub of_exchange: Option<f64>,
-    /// For a step on several ranks: its time over that of one rank with all threads in the same round, of rounds the middle.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub of_one_rank: Option<f64>,
-    /// From the model to programs that are ready to run in memory that has been brought in, that of parameters included.
-    pub compile_ms: f64,
-    /// Giving parameters their initial values, which a model that others are given has.
-    pub initialize_ms: f64,
-    /// From the model to the end of the first run, less `initialize_ms`.
-    pub first_step_ms: f64,
-    /// The most memory that this process has had so far, all cases included; `None` where the system does not tell.
-    pub peak_rss_mb: Option<f64>,
-    /// The planned memory of all ranks of this case.
-    pub planned_mb: f64,
-    /// The losses of the first steps, where it is a model.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub losses: Vec<f64>,
-}
-
-impl Event for Measurement {
-    const NAME: &'static str = "bench";
-}
-
 /// Runs the command.
 ///
 /// # Errors
 /// E020 where no case matches, E021 for a mesh where it has no meaning, E033 and E043 for a picture that cannot be drawn or
 /// written; whatever a mesh does not suit.
-pub fn bench(args: &BenchArgs, output: &mut Output) -> Result<()> {
+fn bench(args: &BenchArgs, output: &mut Output) -> Result<()> {
     let groups = selected(args)?;
     if args.list {
         let paths: Vec<String> = groups.concat().iter().map(Case::path).collect();
@@ -163,7 +161,7 @@ pub fn bench(args: &BenchArgs, output: &mut Output) -> Result<()> {
         compare_with_one_rank(&prepared, &mut measured);
         rungs.extend(measured.iter().filter(|m| m.suite == Suite::Schedules.name()).cloned());
         for ((entry, case), measurement) in prepared.iter().zip(group).zip(&measured) {
-            output.measurement(measurement);
+            answer(measurement, Measurement::text, output);
             if args.profile {
                 let profile = Profile::new(
                     case.path(),
@@ -171,7 +169,7 @@ pub fn bench(args: &BenchArgs, output: &mut Output) -> Result<()> {
                     entry.instructions.fastest(),
                     measurement.min_ms,
                 );
-                output.profile(&profile);
+                answer(&profile, Profile::text, output);
             }
         }
     }
@@ -359,8 +357,6 @@ impl Prepared {
     }
 }
 
-const MIB: f64 = (1 << 20) as f64;
-
 /// The session of a case.
 fn session(case: &Case, args: &BenchArgs) -> Result<Session> {
     let source: Arc<dyn partita::models::ModelSource> = match &case.work {
@@ -507,11 +503,6 @@ fn middle(mut values: Vec<f64>) -> f64 {
     (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0
 }
 
-/// Milliseconds in three places after the point, microseconds where that says little.
-fn time(ms: f64) -> String {
-    if ms < 1.0 { format!("{:>9.2} us", 1e3 * ms) } else { format!("{ms:>9.3} ms") }
-}
-
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
@@ -532,34 +523,4 @@ fn peak_rss_mb() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok()? / 1024.0)
-}
-
-impl Measurement {
-    /// One line for people.
-    pub fn text(&self) -> String {
-        let rate = match (self.gflops, self.gbytes_per_s) {
-            (Some(gflops), _) => format!("{gflops:7.1} GFLOP/s"),
-            (_, Some(rate)) => format!("{rate:7.2} GB/s   "),
-            _ => String::new(),
-        };
-        let of = |what: &str, share: Option<f64>| {
-            share.map_or(String::new(), |share| format!("  {share:.2} of the {what}"))
-        };
-        let limit = of("limit", self.of_limit)
-            + &of("exchange", self.of_exchange)
-            + &of("time of one rank", self.of_one_rank);
-        let cpu = self.cpu_ms.map_or(String::new(), |ms| format!("  cpu {ms:>9.3} ms"));
-        let first =
-            format!("  initialize {:.0} ms  first step {:.0} ms", self.initialize_ms, self.first_step_ms);
-        format!(
-            "{:<34} {:<7} median {}  min {}{cpu}  spread {:>4.0} %  {rate}  memory {}{}{limit}\n",
-            format!("{}/{}", self.suite, self.case),
-            self.mesh,
-            time(self.median_ms),
-            time(self.min_ms),
-            100.0 * self.spread,
-            bytes((self.planned_mb * MIB) as u64),
-            if self.losses.is_empty() { String::new() } else { first },
-        )
-    }
 }

@@ -2,24 +2,50 @@
 //! of growing sizes give the rates and the efficiency curves, which hold the constant time of a small op too; a sum over
 //! two ranks gives latency and bandwidth of their link.
 
-use crate::cli::CalibrateArgs;
+use crate::command::{Application, Command};
 use crate::commands::bench::exchange::Traffic;
 use crate::commands::bench::models::Step;
 use crate::commands::bench::suites::{Case, Suite, Work};
 use crate::commands::bench::{Taken, predicted, taken};
-use crate::env::cpu_name;
+use crate::commands::env::cpu_name;
 use crate::files::write_new;
 use crate::output::Output;
 use crate::output::events::Event;
 use crate::output::format::table;
 use crate::output::progress::Working;
-use crate::run::answer;
+use crate::run::{Ending, answer};
+use clap::Args;
 use partita_base::Result;
 use partita_cost::{Algorithm, Cluster, Curve, Level, Link};
 use partita_schedule::ReadyOptions;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
+
+/// Flags of `calibrate`.
+#[derive(Args, Clone, Debug)]
+pub struct CalibrateArgs {
+    /// A new file for the figures; by default they are printed.
+    #[arg(long, value_name = "FILE.toml")]
+    pub out: Option<PathBuf>,
+    /// Timed runs of each measurement; the fastest counts.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub repeats: u32,
+    /// Also measure ten steps of models under plans, and print them beside their predictions.
+    #[arg(long)]
+    pub compare: bool,
+}
+
+impl Command for CalibrateArgs {
+    const NAME: &'static str = "calibrate";
+    const ABOUT: &'static str = "Measure this machine and write a cluster file for --cluster";
+
+    fn run(&self, _: &Application, output: &mut Output) -> Result<Ending> {
+        calibrate(self, output)?;
+        Ok(Ending::Done)
+    }
+}
 
 /// The figures of a machine.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -96,7 +122,7 @@ const MOST_OF_STEP: Duration = Duration::from_secs(12);
 ///
 /// # Errors
 /// E043 if the file cannot be written; what preparing a measurement refuses.
-pub fn calibrate(args: &CalibrateArgs, output: &mut Output) -> Result<()> {
+fn calibrate(args: &CalibrateArgs, output: &mut Output) -> Result<()> {
     let working = output.working("measuring this machine");
     let calibration = measure(args, &working)?;
     drop(working);

@@ -1,10 +1,11 @@
 //! `partita checkpoint`: lists, shows, verifies and converts the checkpoints of a run.
 
-use crate::cli::{CheckpointArgs, CheckpointCommand};
+use crate::command::{Application, Command};
 use crate::output::Output;
 use crate::output::events::Event;
 use crate::output::format::{bytes, table};
 use crate::run::{Ending, answer};
+use clap::{Args, Subcommand};
 use partita::resume::NO_MANIFEST;
 use partita::run_files::CONFIG_FILE;
 use partita_base::{Diagnostic, Result};
@@ -12,6 +13,55 @@ use partita_runtime::checkpoint::{FileStorage, Opened, RunFolder, find, latest, 
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+/// Flags of `checkpoint`.
+#[derive(Args, Clone, Debug)]
+pub struct CheckpointArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: CheckpointCommand,
+}
+
+/// What `checkpoint` does.
+#[derive(Clone, Debug, Subcommand)]
+pub enum CheckpointCommand {
+    /// List the checkpoints of a run.
+    Ls {
+        /// The folder of a run.
+        #[arg(value_name = "RUN")]
+        path: PathBuf,
+    },
+    /// Show what a checkpoint says of its run, and its tensors.
+    Show {
+        /// The folder of a checkpoint, or of a run for its newest one.
+        #[arg(value_name = "RUN")]
+        path: PathBuf,
+    },
+    /// Write a checkpoint of shards as one of whole tensors, in the folder of a new run.
+    Convert {
+        /// The folder of a checkpoint, or of a run for its newest one.
+        #[arg(value_name = "RUN")]
+        path: PathBuf,
+        /// The new folder.
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
+    /// Read checkpoints whole and compare their files with the checksums; the exit code is 1 if one is damaged.
+    Verify {
+        /// The folder of a checkpoint, or of a run for all of them.
+        #[arg(value_name = "RUN")]
+        path: PathBuf,
+    },
+}
+
+impl Command for CheckpointArgs {
+    const NAME: &'static str = "checkpoint";
+    const ABOUT: &'static str = "List, show, convert or verify the checkpoints of a run";
+
+    fn run(&self, _: &Application, output: &mut Output) -> Result<Ending> {
+        checkpoint(self, output)
+    }
+}
 
 /// A checkpoint in a list.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -74,7 +124,7 @@ impl Event for Shown {
 /// # Errors
 /// E311 to E313 for a folder without a usable checkpoint, E315 and E330 for an output folder that cannot be used. A damaged
 /// checkpoint is no error of `verify`, but its result.
-pub fn checkpoint(args: &CheckpointArgs, output: &mut Output) -> Result<Ending> {
+fn checkpoint(args: &CheckpointArgs, output: &mut Output) -> Result<Ending> {
     match &args.command {
         CheckpointCommand::Ls { path } => {
             let checkpoints = present(path)?.iter().map(|path| listed(path)).collect();
@@ -89,7 +139,7 @@ pub fn checkpoint(args: &CheckpointArgs, output: &mut Output) -> Result<Ending> 
             let path = find(path)?;
             let mut checkpoint = load(&path)?;
             // The config beside a checkpoint is text, and stays as it is.
-            if let Ok(config) = std::fs::read_to_string(path.join(CONFIG_FILE)) {
+            if let Ok(config) = partita_base::read_text(path.join(CONFIG_FILE)) {
                 checkpoint.beside.insert(CONFIG_FILE.to_string(), config);
             }
             let written = RunFolder::create(out, 1)?.save(&FileStorage, checkpoint)?;

@@ -1,16 +1,56 @@
 //! `partita estimate`: how many devices a model needs.
 
-use crate::cli::EstimateArgs;
-use crate::commands::folded::parameters_text;
+use crate::command::{Application, Command, ConfigFlags, Unread, of_no_run};
 use crate::output::Output;
 use crate::output::events::Event;
 use crate::output::format::{bytes, short, table};
-use crate::run::answer;
+use crate::run::{Ending, answer, session};
+use clap::Args;
+use partita::figures::parameters_text;
 use partita::models::active_parameters;
 use partita::predict::estimate::{CONTEXT_BYTES, Fit, Need, RULE_BYTES, needs, notes};
 use partita::session::Session;
 use partita_base::Result;
 use serde::Serialize;
+
+/// Flags of `estimate`.
+#[derive(Args, Clone, Debug)]
+pub struct EstimateArgs {
+    /// A model by name such as gpt3-13b, a config.json of Hugging Face, a config file or a bundled config.
+    #[arg(value_name = "MODEL|CONFIG")]
+    pub config: String,
+    /// The most devices to try.
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub most: u32,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+}
+
+impl Command for EstimateArgs {
+    const NAME: &'static str = "estimate";
+    const ABOUT: &'static str = "Estimate how many devices a model needs, for each strategy and optimizer";
+    const UNREAD: Unread = of_no_run(&[
+        (
+            "train",
+            "it answers for mixed precision with one microbatch, and finds the largest microbatch itself",
+        ),
+        ("mesh", "it tries 1, 2, 4, .. devices for each strategy; --most limits them"),
+        ("plan", "it has a row for each strategy"),
+        ("optimizer", "it has a row for each optimizer"),
+        ("data", "no data is read"),
+        ("checkpoint", "nothing is saved"),
+    ]);
+
+    fn flags(&self) -> Option<(&ConfigFlags, Unread)> {
+        Some((&self.flags, Self::UNREAD))
+    }
+
+    fn run(&self, _: &Application, output: &mut Output) -> Result<Ending> {
+        estimate(self, &session(&self.config, self.flags.overrides()?, output)?, output)?;
+        Ok(Ending::Done)
+    }
+}
 
 /// How many devices a model needs.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -73,11 +113,11 @@ impl Event for Estimate {
 ///
 /// # Errors
 /// E511 for a model without a loss, or with an update of its own; what building and lowering refuse.
-pub fn estimate(args: &EstimateArgs, session: &Session, output: &mut Output) -> Result<()> {
+fn estimate(args: &EstimateArgs, session: &Session, output: &mut Output) -> Result<()> {
     let cluster = &session.config().cluster;
     let most = cluster.levels.last().and_then(|level| level.ranks).unwrap_or(1024).min(args.most as usize);
     notes(session).into_iter().for_each(|note| output.note(note));
-    let tokens = session.config().model.stream().map(|[_, tokens, _]| tokens);
+    let tokens = session.config().model.tokens();
     let working = output.working("estimating");
     let watch = |done: usize, all: usize| {
         working.expect(all as u64);
@@ -162,7 +202,7 @@ impl Estimate {
             "on each device",
         ];
         let mut text = format!(
-            "{} on devices of {} ({})\n\n",
+            "{} parameters on devices of {} ({})\n\n",
             parameters_text(self.parameters, self.active),
             bytes(self.memory_bytes),
             self.cluster

@@ -1,14 +1,51 @@
 //! `partita eval`: the loss of a saved run on its validation data, on any mesh.
 
-use crate::cli::EvalArgs;
+use crate::command::{Application, Command, ConfigFlags, Unread, of_run};
 use crate::commands::saved::Source;
 use crate::output::Output;
 use crate::output::events::Event;
 use crate::output::format::number;
-use crate::run::answer;
+use crate::run::{Ending, answer};
+use clap::Args;
 use partita::validator::Validator;
 use partita_base::{Diagnostic, Result};
 use serde::Serialize;
+use std::path::PathBuf;
+
+/// Flags of `eval`.
+#[derive(Args, Clone, Debug)]
+pub struct EvalArgs {
+    /// The folder of a run or of one of its checkpoints; or a config, for a checkpoint named by --from.
+    #[arg(value_name = "RUN|CONFIG")]
+    pub source: String,
+    /// The folder of a run or of a checkpoint with the parameters; by default RUN, or the newest run of the config's model.
+    #[arg(long, value_name = "RUN")]
+    pub from: Option<PathBuf>,
+    /// Validation batches; by default train.validate_batches.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub batches: Option<u64>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+}
+
+impl Command for EvalArgs {
+    const NAME: &'static str = "eval";
+    const ABOUT: &'static str = "Compute the loss of a saved run on its validation data, on any mesh";
+    const UNREAD: Unread = of_run(&[
+        ("train.steps", "the checkpoint says how many steps it has"),
+        ("train.verify_limit", "nothing is verified"),
+    ]);
+
+    fn flags(&self) -> Option<(&ConfigFlags, Unread)> {
+        Some((&self.flags, Self::UNREAD))
+    }
+
+    fn run(&self, _: &Application, output: &mut Output) -> Result<Ending> {
+        eval(self, output)?;
+        Ok(Ending::Done)
+    }
+}
 
 /// The loss of a checkpoint.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -40,7 +77,7 @@ impl Event for Evaluation {
 /// # Errors
 /// E303 if no data is held out, E311 to E314 for a checkpoint that is not there or does not fit, and what the config
 /// refuses.
-pub fn eval(args: &EvalArgs, output: &mut Output) -> Result<()> {
+fn eval(args: &EvalArgs, output: &mut Output) -> Result<()> {
     let source = Source::open(&args.source, args.from.as_deref(), &args.flags.overrides()?)?;
     let session = &source.session;
     session.check_runs_here()?;

@@ -1,22 +1,69 @@
 //! `partita explain`: why a step is as it is, what something else would cost, and the pages of codes.
 
-use crate::cli::ExplainArgs;
-use crate::output::Output;
-use crate::output::counts_table;
+use crate::command::{Application, Command, ConfigFlags, OF_A_STEP, Unread, of_no_run};
 use crate::output::events::{Counts, Event};
 use crate::output::format::{bytes, table};
-use crate::run::answer;
+use crate::output::{Output, counts_table};
+use crate::run::{Ending, answer, session};
+use clap::Args;
+use partita::execution;
 use partita::session::Session;
 use partita::stage_table::{StageRow, part_name, stage_table};
 use partita_base::{Diagnostic, Result, did_you_mean};
+use partita_import::stablehlo::dotted;
 use partita_ir::{Graph, Registry};
 use partita_mesh::rank_list;
-use partita_program::ProgramSet;
+use partita_program::{EdgeCounts, ProgramSet, edge_counts};
 use partita_schedule::explain::{Choice, Collective, Explain, Line, Over, Subject, Tensor, lines};
-use partita_schedule::{Built, Tools, restructure};
+use partita_schedule::{BuildContext, Built, restructure};
 use serde::Serialize;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
+
+/// A page of a code reads no key.
+const OF_PAGE: Unread = of_no_run(&[("", "the page of a code has no config")]);
+
+/// Flags of `explain`.
+#[derive(Args, Clone, Debug)]
+pub struct ExplainArgs {
+    /// A config, as for other commands; or the code of a message.
+    pub config: String,
+    /// A parameter, a module (its output), `module.input`, a collective such as all_reduce:3, or a code.
+    pub name: Option<String>,
+    /// The rank whose collectives are counted.
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "name")]
+    pub rank: usize,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+}
+
+impl ExplainArgs {
+    /// The code of a message, if the name is one.
+    pub fn code(&self) -> Option<&str> {
+        let asked = self.name.as_ref().unwrap_or(&self.config);
+        is_code(asked).then_some(asked)
+    }
+}
+
+impl Command for ExplainArgs {
+    const NAME: &'static str = "explain";
+    const ABOUT: &'static str =
+        "Explain a step: its plan and collectives, the layout of a tensor, or a code such as E231";
+    const UNREAD: Unread = OF_A_STEP;
+
+    fn flags(&self) -> Option<(&ConfigFlags, Unread)> {
+        Some((&self.flags, self.code().map_or(Self::UNREAD, |_| OF_PAGE)))
+    }
+
+    fn run(&self, _: &Application, output: &mut Output) -> Result<Ending> {
+        match self.code() {
+            Some(code) => answer(&page(code)?, |page| page.text(), output),
+            None => explain(self, &session(&self.config, self.flags.overrides()?, output)?, output)?,
+        }
+        Ok(Ending::Done)
+    }
+}
 
 /// All codes, a table for each group, sections with examples below.
 const PAGES: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/ERRORS.md"));
@@ -56,6 +103,9 @@ pub struct Overview {
     /// What the text calls them.
     #[serde(skip)]
     part: &'static str,
+    /// What the text says of sends between stages, which no line of a plan causes.
+    #[serde(skip)]
+    edges: EdgeCounts,
     /// Notes for the user.
     pub notes: Vec<String>,
 }
@@ -87,14 +137,14 @@ const REPORT_EVERY: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// What building refuses, E257 and E258 for a name that the step does not have.
-pub fn explain(args: &ExplainArgs, session: &Session, output: &mut Output) -> Result<()> {
+fn explain(args: &ExplainArgs, session: &Session, output: &mut Output) -> Result<()> {
     let explained = output.during("planning the step", || Explained::of(session))?;
     let Some(name) = &args.name else {
         answer(&explained.overview(session, args.rank)?, Overview::text, output);
         return Ok(());
     };
     let mut last = Instant::now();
-    let found = explained.about(name, &mut |done, total| {
+    let found = explained.about(&dotted(name), &mut |done, total| {
         if last.elapsed() >= REPORT_EVERY {
             last = Instant::now();
             output.waiting(&format!("tried {done} of {total} other layouts"));
@@ -107,7 +157,7 @@ pub fn explain(args: &ExplainArgs, session: &Session, output: &mut Output) -> Re
 /// Whether a name is a code, whether there is such a code or not: `E231`, `e231`.
 pub fn is_code(name: &str) -> bool {
     let digits = name.strip_prefix(['E', 'e']).unwrap_or("");
-    digits.len() == 3 && digits.bytes().all(|byte| byte.is_ascii_digit())
+    digits.len() >= 3 && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// The page of a code. E016 when no diagnostic has it.
@@ -153,8 +203,8 @@ impl Explained {
     pub fn of(session: &Session) -> Result<Explained> {
         let model = session.model()?;
         let built = session.build_model(&model)?;
-        let tools = Tools { registry: &Registry::default(), runner: &session.step_runner() };
-        let forward = restructure(&built.plan, &model, &tools)?.model.forward;
+        let context = BuildContext { registry: &Registry::default(), runner: &session.step_runner() };
+        let forward = restructure(&built.plan, &model, &context)?.model.forward;
         let notes = session.notes(&model, &built);
         Ok(Explained::new(built, forward, notes))
     }
@@ -186,6 +236,7 @@ impl Explained {
             collectives: explained.iter().flat_map(Explain::collectives).collect(),
             stages: stage_table(&self.built),
             part: part_name(&self.built),
+            edges: edge_counts(&execution::stages(&self.built)),
             notes: self.notes.clone(),
         })
     }
@@ -232,7 +283,14 @@ impl Overview {
             let _ = writeln!(text, "{begin}{part} {number} on {mesh}, ranks {ranks}{end}");
         }
         let _ = write!(text, "\n{}\n", counts_table(&self.counts));
-        text += &because(&self.collectives);
+        text += &because(&self.collectives, self.edges.rows.is_empty());
+        if !self.edges.rows.is_empty() {
+            let _ = write!(
+                text,
+                "\nsends between stages, which follow from where the stages end\n{}",
+                self.edges
+            );
+        }
         for note in &self.notes {
             let _ = write!(text, "\nnote: {note}");
         }
@@ -278,8 +336,8 @@ fn effects(line: &Line) -> String {
     }
 }
 
-/// Collectives by the line they come from, those of one kind and phase in one row.
-fn because(collectives: &[Collective]) -> String {
+/// Collectives by the line they come from, those of one kind and phase in one row. `are_all` says that there are no others.
+fn because(collectives: &[Collective], are_all: bool) -> String {
     let mut lines: Vec<&str> = Vec::new();
     let mut groups: Vec<(&Collective, Vec<usize>, usize)> = Vec::new();
     for collective in collectives {
@@ -302,9 +360,12 @@ fn because(collectives: &[Collective]) -> String {
     let row = |(first, numbers, total): &(&Collective, Vec<usize>, usize)| {
         format!("      {}:{}, {}, {}\n", first.kind, ranges(numbers), first.phase, bytes(*total as u64))
     };
-    let mut text =
-        if lines.is_empty() { "no collectives\n" } else { "collectives, by the line that causes them\n" }
-            .to_string();
+    let mut text = match (lines.is_empty(), are_all) {
+        (false, _) => "collectives, by the line that causes them\n",
+        (true, true) => "no collectives\n",
+        (true, false) => "no collectives within a stage\n",
+    }
+    .to_string();
     for line in lines {
         let _ = writeln!(text, "  {}", if line.is_empty() { "no line" } else { line });
         text.extend(groups.iter().filter(|(first, ..)| first.because == line).map(row));

@@ -1,13 +1,14 @@
 //! `partita export`: weights, plans and steps in the forms of other programs.
 
-use crate::cli::{ExportArgs, ExportForm, OF_A_PLAN_FILE, PlanForm, XlaForm};
+use crate::command::{Application, Command, ConfigFlags, Unread, of_no_run};
 use crate::commands::saved::Source;
-use crate::commands::show::plan_text;
+use crate::commands::show::{PlanForm, plan_text};
 use crate::files::{fill_new_folder, write_new};
 use crate::output::Output;
 use crate::output::events::Event;
 use crate::output::format::bytes;
-use crate::run::answer;
+use crate::run::{Ending, answer};
+use clap::{Args, ValueEnum};
 use indexmap::IndexMap;
 use partita::execution::tensor_data;
 use partita::xla::{self, Form};
@@ -16,6 +17,68 @@ use partita_runtime::checkpoint::{TensorData, export_weights};
 use partita_schedule::Plan;
 use serde::Serialize;
 use std::path::PathBuf;
+
+/// `export` with a plan file reads no key.
+const OF_A_PLAN_FILE: Unread = of_no_run(&[("", "the plan is converted as it is, without a model")]);
+
+/// Flags of `export`.
+#[derive(Args, Clone, Debug)]
+pub struct ExportArgs {
+    /// The folder of a run or of one of its checkpoints, a config, or a plan file.
+    #[arg(value_name = "RUN|CONFIG|PLAN")]
+    pub source: String,
+    /// The format: safetensors for the weights; toml, dict or calls for the plan; xla for the step as a program.
+    #[arg(long = "for", value_enum, value_name = "FORM")]
+    pub purpose: ExportForm,
+    /// With --for xla: who inserts the collectives.
+    #[arg(long, value_enum, value_name = "FORM", default_value = "uniform")]
+    pub form: XlaForm,
+    /// A new file; by default MODEL.safetensors for weights, and standard output for plans. For xla a new folder,
+    /// by default MODEL-xla.
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// The folder of a run or of a checkpoint with the weights; by default RUN. A config alone exports its initial weights.
+    #[arg(long, value_name = "RUN")]
+    pub from: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+}
+
+/// The forms of `export`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum ExportForm {
+    /// Weights under their global names, as safetensors.torch.load_file reads them.
+    Safetensors,
+    /// A plan as calls, in the style of Slapo.
+    #[value(alias = "slapo")]
+    Calls,
+    /// A plan as a TOML table: pattern = style.
+    Dict,
+    /// A plan as a file with a TOML table for each line, which keeps its source.
+    Toml,
+    /// The training step as StableHLO with its initial state, its batches and a script that runs it through jaxlib.
+    Xla,
+}
+
+/// Who partitions a program for XLA.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum XlaForm {
+    /// Partita: one local program with its collectives, which all ranks run.
+    Uniform,
+    /// XLA, by the layouts of all values.
+    Global,
+}
+
+impl Command for ExportArgs {
+    const NAME: &'static str = "export";
+    const ABOUT: &'static str = "Write the weights of a run, or a plan, in another format";
+
+    fn run(&self, _: &Application, output: &mut Output) -> Result<Ending> {
+        export(self, output)?;
+        Ok(Ending::Done)
+    }
+}
 
 /// A file of weights that was written.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -39,7 +102,7 @@ impl Event for Exported {
 /// # Errors
 /// E038 for a form that the source does not have, E275 and E276 for a step that XLA cannot run, E311 to E314 for a
 /// checkpoint that is not there or does not fit, E043 and E316 for a file that exists or cannot be written.
-pub fn export(args: &ExportArgs, output: &mut Output) -> Result<()> {
+fn export(args: &ExportArgs, output: &mut Output) -> Result<()> {
     let form = match args.purpose {
         ExportForm::Safetensors => return export_model(args, output),
         ExportForm::Xla => return export_step(args, output),
@@ -67,7 +130,7 @@ fn plan(args: &ExportArgs) -> Result<Plan> {
 
 /// The text of a file that is no config: one without a section `[model]`.
 pub(super) fn plan_file(name: &str) -> Option<String> {
-    let text = std::fs::read_to_string(name).ok()?;
+    let text = partita_base::read_text(name).ok()?;
     let is_config = text.parse::<toml::Table>().is_ok_and(|table| table.contains_key("model"));
     (!is_config).then_some(text)
 }

@@ -2,9 +2,9 @@
 
 use crate::output::Output;
 use crate::output::events::Event;
-use crate::output::format::{bytes, seconds, short, table};
+use crate::output::format::{bytes, seconds, table};
 use crate::run::answer;
-use partita::models::active_parameters;
+use partita::figures::Figures;
 use partita::predict::step::{Bytes, Forecast};
 use partita::session::Session;
 use partita_mesh::Slice;
@@ -25,7 +25,9 @@ pub struct Folded {
     pub active: Option<f64>,
     /// Seconds of a step.
     pub step_s: f64,
-    /// Tokens a second, over all ranks.
+    /// Rows of the batch per second.
+    pub rows_per_s: f64,
+    /// Tokens (rows, without tokens) a second, over all ranks.
     pub tokens_per_s: f64,
     /// Model FLOPs, those of the step on one device without recomputation, for each rank, in 10^12 a second.
     pub tflops_per_rank: f64,
@@ -50,23 +52,19 @@ impl Event for Folded {
 }
 
 /// Prints the forecast.
-pub(crate) fn answer_folded(session: &Session, forecast: &Forecast, output: &mut Output) {
+pub(crate) fn answer_folded(session: &Session, forecast: &Forecast, figures: Figures, output: &mut Output) {
     let (config, mesh) = (session.config(), session.mesh());
-    let ranks = mesh.rank_count() as f64;
-    let cluster = config.cluster.of_first(mesh.rank_count());
-    let peak = cluster.peak(mesh.rank_count(), config.matmul_dtype());
-    let tokens = config.model.stream().map_or(1, |[_, tokens, _]| tokens);
-    let step_s = forecast.seconds.step_s;
-    let fullest = forecast.fill();
+    let (step_s, fullest) = (figures.step_s, figures.fill);
     let result = Folded {
         mesh: mesh.to_string(),
         cluster: config.cluster.name.clone(),
-        parameters: forecast.parameters,
-        active: active_parameters(config.model.as_ref()).ok().flatten(),
+        parameters: figures.parameters,
+        active: figures.active,
         step_s,
-        tokens_per_s: (config.train.batch * tokens) as f64 / step_s,
-        tflops_per_rank: forecast.flops / step_s / ranks / 1e12,
-        mfu: forecast.flops / step_s / peak,
+        rows_per_s: figures.rows_per_s,
+        tokens_per_s: figures.tokens_per_s.unwrap_or(figures.rows_per_s),
+        tflops_per_rank: figures.flops_per_s / 1e12,
+        mfu: figures.mfu,
         bubble: forecast.seconds.bubble_s / step_s,
         exposed_s: forecast.seconds.exposed_s,
         slices: forecast.stages.iter().map(|bytes| bytes.by_kind().into_iter().collect()).collect(),
@@ -75,7 +73,7 @@ pub(crate) fn answer_folded(session: &Session, forecast: &Forecast, output: &mut
         devices: devices_of_slices(session),
     };
     let stages = forecast.stages.clone();
-    answer(&result, |result| result.text(&stages), output);
+    answer(&result, |result| result.text(&figures, &stages), output);
 }
 
 /// The kinds of devices of each slice of the pipeline, if the cluster has several.
@@ -126,29 +124,20 @@ fn memory_of_slices(stages: &[Bytes], devices: &[String]) -> String {
     table(&head, &rows)
 }
 
-/// The parameters of a model, and those that a token uses.
-pub(crate) fn parameters_text(parameters: f64, active: Option<f64>) -> String {
-    let all = format!("{} parameters", short(parameters));
-    active.map_or(all.clone(), |active| format!("{all}, {} of them active for a token", short(active)))
-}
-
 impl Folded {
-    fn text(&self, stages: &[Bytes]) -> String {
+    fn text(&self, figures: &Figures, stages: &[Bytes]) -> String {
         let mut text = format!(
-            "predicted on {} for mesh {}, {}, from one repeated layer:\n{} a step, {} tokens/s, {:.0} TFLOP/s a \
-             rank ({:.1}% of the peak), bubble {:.1}%, {} of exposed communication\n\n",
+            "predicted on {} for mesh {} from one repeated layer: {} parameters, {}, bubble {:.1}%, {} of exposed \
+             communication\n\n",
             self.cluster,
             self.mesh,
-            parameters_text(self.parameters, self.active),
-            seconds(self.step_s),
-            short(self.tokens_per_s),
-            self.tflops_per_rank,
-            100.0 * self.mfu,
+            figures.parameters_text(),
+            figures.speed(),
             100.0 * self.bubble,
             seconds(self.exposed_s)
         );
         text += &memory_of_slices(stages, &self.devices);
-        text += "TFLOP/s: model FLOPs, which are those of the step on one device, without recomputation or replicated work\n";
+        text += "FLOP/s: model FLOPs, which are those of the step on one device, without recomputation or replicated work\n";
         if self.exceeds_bytes > 0 {
             text += &format!(
                 "it does not fit: {} more than a device has. More ranks along tp or pp, a smaller microbatch, a checkpoint of \

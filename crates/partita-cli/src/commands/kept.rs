@@ -2,6 +2,7 @@
 
 use crate::output::events::{KeptRow, KeptRows};
 use crate::output::format::{bytes, table};
+use crate::rank::check_rank;
 use partita::Session;
 use partita::execution::stages;
 use partita_base::Result;
@@ -16,7 +17,7 @@ const POINTS: usize = 11;
 /// What building and lowering refuse, E014 for a rank that the mesh does not have.
 pub fn kept(session: &Session, rank: usize) -> Result<KeptRows> {
     let built = session.build()?;
-    super::lower::check_rank(rank, built.mesh.rank_count())?;
+    check_rank(rank, built.mesh.rank_count())?;
     let (options, cpu) = (session.lower_options(), &session.device());
     let stage = &built.stages[built.place_of(rank)?.0];
     let mut rows: Vec<KeptRow> = Vec::new();

@@ -1,25 +1,49 @@
 //! `partita launch`: the processes of a run on this host, and what they are to each other.
 
-use crate::cli::LaunchArgs;
+use crate::command::{Application, Command};
 use crate::interrupt::Requests;
 use crate::output::Output;
 use crate::run::Ending;
-use partita::engine::{Engine, Host};
-use partita::launcher::{self, LAUNCHED as PLACE};
+use clap::Args;
+use partita::engines::CONSEQUENCE;
+use partita::launcher::LAUNCHED as PLACE;
 use partita::leftovers;
-use partita::session::Execution;
 use partita_base::{Diagnostic, Result};
 use partita_runtime::checkpoint::newest_good;
-use partita_runtime::{HostProcesses, PEER_FAILED, PROCESS_ENDED, Patience, Processes};
+use partita_runtime::{PEER_FAILED, PROCESS_ENDED, Processes};
+use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{self, Child, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The exit code of a launched process that ended only because another one failed.
-pub const CONSEQUENCE: u8 = 3;
+/// Flags of `launch`.
+#[derive(Args, Clone, Debug)]
+pub struct LaunchArgs {
+    /// The number of processes.
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub processes: u32,
+    /// If a process dies, start all again up to N times; `partita train` continues from its last checkpoint.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub restarts: u32,
+    /// Start again with one process fewer for each that died. The mesh stays, and with it every number.
+    #[arg(long, requires = "restarts")]
+    pub elastic: bool,
+    /// The command that each process runs: `partita train ..`.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+impl Command for LaunchArgs {
+    const NAME: &'static str = "launch";
+    const ABOUT: &'static str = "Run a command in several processes of this host that share the ranks";
+
+    fn run(&self, _: &Application, output: &mut Output) -> Result<Ending> {
+        launch(self, output)
+    }
+}
 
 /// Files in the folder in which processes meet: the checkpoint folder of their run, and after a restart the checkpoint to
 /// continue from.
@@ -49,70 +73,6 @@ pub fn is_first() -> bool {
     place.is_empty() || place.starts_with("0/")
 }
 
-/// The execution of a process that may be one of several: it then joins them, and takes its part of the cores.
-///
-/// # Errors
-/// E448 if it cannot join them; E449 if there are more processes than ranks, or if its place in the environment is not
-/// valid.
-pub fn share(execution: Execution, ranks: usize) -> Result<Execution> {
-    share_on(Engine::Native, &Host::default(), execution, ranks)
-}
-
-/// As [`share`], for an engine: those of MPI share the ranks as well.
-///
-/// # Errors
-/// Those of [`share`].
-pub fn share_on(engine: Engine, host: &Host, execution: Execution, ranks: usize) -> Result<Execution> {
-    if let (Engine::Mpi, Some(processes)) = (engine, &host.mpi) {
-        processes.tolerate(execution.watchdog.unwrap_or(Patience::default().silence));
-        return among(processes.clone(), execution, ranks, "mpirun -n");
-    }
-    let Some(place) = std::env::var_os(PLACE) else { return Ok(execution) };
-    let wrong = || {
-        Diagnostic::new("E449", format!("the variable {PLACE} names no place among processes"))
-            .expected("what `partita launch` sets: <index>/<count>:<folder>")
-            .found(place.to_string_lossy())
-    };
-    let (numbers, folder) = place.to_str().and_then(|text| text.split_once(':')).ok_or_else(wrong)?;
-    let (index, count) = numbers.split_once('/').ok_or_else(wrong)?;
-    let (index, count): (usize, usize) =
-        (index.parse().map_err(|_| wrong())?, count.parse().map_err(|_| wrong())?);
-    fits(count, ranks, "partita launch -n")?;
-    end_with_launcher(PathBuf::from(folder));
-    let patience = Patience::default();
-    let patience = Patience { silence: execution.watchdog.unwrap_or(patience.silence), ..patience };
-    let processes = HostProcesses::join(Path::new(folder), index, count, patience)?;
-    among(processes, execution, ranks, "partita launch -n")
-}
-
-/// E449 if there are more processes than ranks.
-fn fits(count: usize, ranks: usize, at: &str) -> Result<()> {
-    if count <= ranks {
-        return Ok(());
-    }
-    Err(Diagnostic::new("E449", format!("{count} processes have only {ranks} ranks to run"))
-        .at(at)
-        .expected(format!("at most {ranks} processes: one for each rank of the mesh"))
-        .found(count.to_string()))
-}
-
-/// The execution of one of several processes, which takes its part of the cores.
-fn among(processes: Arc<dyn Processes>, execution: Execution, ranks: usize, at: &str) -> Result<Execution> {
-    let count = processes.count();
-    fits(count, ranks, at)?;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let workers = execution.workers.unwrap_or_else(|| (cores / count).max(1));
-    Ok(Execution { workers: Some(workers), processes: Some(processes), ..execution })
-}
-
-/// E393 if another launcher started several processes, and each of them would run all ranks.
-pub fn check_alone(engine: Engine) -> Result<()> {
-    match engine {
-        Engine::Mpi => Ok(()),
-        _ => launcher::Place::check_alone(|name| std::env::var(name).ok()),
-    }
-}
-
 /// Tells the first process why this one failed; it prints the first reason. All processes call this as they end. Where one
 /// is stopped, the first of the others prints its own reason, or which one is stopped.
 pub fn report_to_first(reason: Option<&Diagnostic>, processes: &Arc<dyn Processes>, output: &mut Output) {
@@ -124,7 +84,7 @@ pub fn report_to_first(reason: Option<&Diagnostic>, processes: &Arc<dyn Processe
         return;
     }
     // Processes behind the first one are silent otherwise.
-    let mut own = Output::to(Box::new(std::io::sink()), Box::new(std::io::stderr()), false, None);
+    let mut own = Output::to(Box::new(std::io::sink()), Box::new(std::io::stderr()), false);
     let output = if first > 0 { &mut own } else { output };
     if let Some(reason) = reason {
         return output.error(reason);
@@ -198,17 +158,6 @@ fn whole(run: &[u8], output: &mut Output) -> Result<Option<PathBuf>> {
     Ok(Some(good.path))
 }
 
-/// Ends this process when the launcher is gone, however it ended: the launcher holds the other end of standard input, and
-/// writes nothing to it. The folder in which the processes meet goes too.
-fn end_with_launcher(folder: PathBuf) {
-    std::thread::spawn(move || {
-        let mut bytes = [0; 64];
-        while std::io::stdin().read(&mut bytes).is_ok_and(|count| count > 0) {}
-        let _ = std::fs::remove_dir_all(&folder);
-        std::process::exit(i32::from(CONSEQUENCE));
-    });
-}
-
 /// Whether this is a launched process that ended because another one did, which tells why.
 pub fn is_consequence(diagnostic: &Diagnostic, is_one_of_several: bool) -> bool {
     (is_one_of_several || std::env::var_os(PLACE).is_some())
@@ -241,7 +190,7 @@ impl Drop for Meeting {
 ///
 /// # Errors
 /// E449 if a process cannot be started, or fails without an error message.
-pub fn launch(args: &LaunchArgs, output: &mut Output) -> Result<Ending> {
+fn launch(args: &LaunchArgs, output: &mut Output) -> Result<Ending> {
     let mut count = args.processes as usize;
     let requests = Requests::catch().ok();
     let mut run: Option<Vec<u8>> = None;
@@ -351,7 +300,7 @@ fn folder() -> Result<PathBuf> {
     let is_named = std::env::var_os("TMPDIR").is_some();
     let parent = if memory.is_dir() && !is_named { memory.to_path_buf() } else { std::env::temp_dir() };
     leftovers::remove(&parent, FOLDER);
-    let path = parent.join(format!("{FOLDER}{}", std::process::id()));
+    let path = parent.join(format!("{FOLDER}{}", process::id()));
     let mut builder = std::fs::DirBuilder::new();
     // What processes tell each other is for their user alone.
     #[cfg(unix)]
@@ -369,7 +318,7 @@ fn start(args: &LaunchArgs, index: usize, count: usize, folder: &Path) -> Result
     let (program, arguments) = args.command.split_first().expect("clap asks for a command");
     let is_first = index == 0;
     let pipe = |first: Stdio, other: Stdio| if is_first { first } else { other };
-    let mut command = Command::new(program);
+    let mut command = process::Command::new(program);
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     let child = command

@@ -1,12 +1,36 @@
 //! `partita new DIR`: a folder to begin from, with a config, a plan and the commands that use them.
 
-use crate::cli::NewArgs;
+use crate::command::{Application, Command};
 use crate::files::write_new;
 use crate::output::Output;
+use crate::run::Ending;
+use clap::Args;
 use partita::config::bundled;
 use partita::session::Session;
 use partita_base::{Diagnostic, Result};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// Flags of `new`.
+#[derive(Args, Clone, Debug)]
+pub struct NewArgs {
+    /// The folder that is made.
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// The bundled config to begin from: mlp, gpt, llama, bert, moe-gpt, mixtral, deepseek, wide-resnet, vit, unet or t5.
+    #[arg(long, value_name = "NAME", default_value = "gpt")]
+    pub model: String,
+}
+
+impl Command for NewArgs {
+    const NAME: &'static str = "new";
+    const ABOUT: &'static str =
+        "Make a folder to begin from: a config, a plan and the commands that use them";
+
+    fn run(&self, _: &Application, output: &mut Output) -> Result<Ending> {
+        new(self, output)?;
+        Ok(Ending::Done)
+    }
+}
 
 /// The mesh for which the plan is written.
 const MESH: &str = "dp=2,tp=2";
@@ -15,7 +39,7 @@ const MESH: &str = "dp=2,tp=2";
 ///
 /// # Errors
 /// E005 for a model that is not bundled; E043 if the folder exists or cannot be made.
-pub fn new(args: &NewArgs, output: &mut Output) -> Result<()> {
+fn new(args: &NewArgs, output: &mut Output) -> Result<()> {
     let config = bundled(&args.model)?;
     let session = Session::load(&args.model, &[format!("mesh.shape={MESH}")])?;
     let plan = session.plan(&session.model()?)?.to_dict_toml();

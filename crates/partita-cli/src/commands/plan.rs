@@ -1,11 +1,12 @@
 //! `partita plan`: finds a plan by search, and says what it costs and why others lost.
 
-use crate::cli::{CostModel, PlanArgs};
+use crate::command::{Application, Command, ConfigFlags, OF_A_STEP, Unread};
 use crate::files::{check_folder, check_new, write_new};
 use crate::output::Output;
 use crate::output::events::Event;
 use crate::output::format::{bytes, seconds, table};
-use crate::run::answer;
+use crate::run::{Ending, answer, session};
+use clap::{Args, ValueEnum};
 use partita::auto_plan::tables::npy;
 use partita::auto_plan::{AutoPlan, Candidate, Freedom, Progress};
 use partita::session::Session;
@@ -13,8 +14,64 @@ use partita_base::Result;
 use partita_mesh::Mesh;
 use serde::Serialize;
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Flags of `plan`.
+#[derive(Args, Clone, Debug)]
+pub struct PlanArgs {
+    /// A config file, a bundled config, a model by name such as gpt-39b, or a config.json of Hugging Face.
+    pub config: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+    /// Search every mesh of so many devices instead of the one of the config; by default of all that --cluster names, if
+    /// there is no --mesh.
+    #[arg(long, value_name = "N", conflicts_with = "mesh", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub devices: Option<u32>,
+    /// Say what each search over layouts found and why candidates could not be built, and price each line of the plan
+    /// against the best layouts without it, which solves the search once more for each.
+    #[arg(long)]
+    pub why: bool,
+    /// What the search over layouts minimises. Candidates are compared by the seconds of the cluster in either case.
+    #[arg(long, value_enum, default_value = "cluster")]
+    pub cost: CostModel,
+    /// Also list the candidates of which no other is both faster and smaller.
+    #[arg(long)]
+    pub pareto: bool,
+    /// Write the plan to a new file.
+    #[arg(long, value_name = "FILE.toml")]
+    pub out: Option<PathBuf>,
+    /// Also write what each range of layers costs on each part of the cluster, as arrays of NumPy in a folder:
+    /// compute-cost-TIME.npy, max-n-succ-stage-TIME.npy and memory-TIME.npy. The result is printed as Alpa prints it.
+    #[arg(long, value_name = "FOLDER")]
+    pub tables: Option<PathBuf>,
+}
+
+/// What a search over layouts minimises.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CostModel {
+    /// Seconds of work and communication on the cluster.
+    Cluster,
+    /// Alpa's formula: bytes that collectives move, over the slowest mesh axis.
+    Alpa,
+}
+
+impl Command for PlanArgs {
+    const NAME: &'static str = "plan";
+    const ABOUT: &'static str = "Find the mesh, the layouts and the stages of a step by search, and say why";
+    const UNREAD: Unread = OF_A_STEP;
+
+    fn flags(&self) -> Option<(&ConfigFlags, Unread)> {
+        Some((&self.flags, Self::UNREAD))
+    }
+
+    fn run(&self, _: &Application, output: &mut Output) -> Result<Ending> {
+        plan(self, &session(&self.config, self.flags.overrides()?, output)?, output)?;
+        Ok(Ending::Done)
+    }
+}
 
 /// The work that progress is printed for.
 const SEARCHING: &str = "searching plans";
@@ -133,7 +190,7 @@ impl Event for Found {
 ///
 /// # Errors
 /// What the search and the passes refuse; E043 if the plan cannot be written.
-pub fn plan(args: &PlanArgs, session: &Session, output: &mut Output) -> Result<()> {
+fn plan(args: &PlanArgs, session: &Session, output: &mut Output) -> Result<()> {
     if let Some(path) = &args.out {
         check_new(path, "the plan", "--out")?;
     }
@@ -179,7 +236,7 @@ pub fn plan(args: &PlanArgs, session: &Session, output: &mut Output) -> Result<(
     let tables =
         args.tables.as_ref().map(|folder| Tables::write(folder, session, &found.best)).transpose()?;
     let found = Found { tables, ..Found::of(session, &found, args.cost) };
-    answer(&found, |found| found.text(args.pareto), output);
+    answer(&found, |found| found.text(args.pareto, args.why), output);
     Ok(())
 }
 
@@ -297,7 +354,7 @@ impl Found {
         }
     }
 
-    fn text(&self, pareto: bool) -> String {
+    fn text(&self, pareto: bool, why: bool) -> String {
         let best = &self.candidates[0];
         let mut text = format!(
             "mesh {} with {} microbatch{}: a step takes {} on cluster {} (predicted), {} on {}\n\n",
@@ -325,41 +382,7 @@ impl Found {
             text += "\ntime against memory: no candidate is both faster and smaller than one of these\n";
             text += &table(&head, &cells(&front));
         }
-        let price = |cost: f64| match self.formula {
-            CostModel::Cluster => seconds(cost),
-            CostModel::Alpa => format!("{cost:.2} by Alpa's formula"),
-        };
-        for search in &self.searches {
-            let gap =
-                100.0 * (search.cost_s - search.bound_s).max(0.0) / search.cost_s.max(f64::MIN_POSITIVE);
-            let layers = search.layers.map(|layers| format!(", {layers} layers")).unwrap_or_default();
-            let _ = write!(
-                text,
-                "\nsearch on {}{layers}: {} choices cost {}, at most {gap:.2} % above the best",
-                search.mesh,
-                search.variables,
-                price(search.cost_s)
-            );
-            if let Some(built_s) = search.built_s.filter(|_| self.formula == CostModel::Cluster) {
-                let _ = write!(text, "; the best plan built from them costs {}", seconds(built_s));
-            }
-            for (line, cost) in &search.without {
-                let _ = match cost {
-                    Some(cost) => write!(text, "\n  without {line}: {} more", price(cost - search.cost_s)),
-                    None => write!(text, "\n  without {line}: no layouts"),
-                };
-            }
-        }
-        if !self.searches.is_empty() {
-            text += "\na search adds up all ops and collectives, one after another; so is the best plan built from it, as it was \
-                     built: with what fsdp shards, and with layouts that propagation adds. The rows above are simulated, where \
-                     ops are fused and collectives overlap with them, so their order may differ";
-        }
-        for (why, places) in &self.refused {
-            let more =
-                if places.len() > 3 { format!(" and {} more", places.len() - 3) } else { String::new() };
-            let _ = write!(text, "\nrefused: {why} ({}{more})", places[..places.len().min(3)].join("; "));
-        }
+        text += &if why { self.searched() } else { self.counted() };
         let _ = write!(
             text,
             "\ntime: {} in all; added up over the threads: tracing {}, enumerating {}, solving {}, checking {}\n\n{}\n{}",
@@ -376,6 +399,62 @@ impl Found {
             },
         );
         text + &self.tables.as_ref().map(Tables::text).unwrap_or_default()
+    }
+
+    /// That there is more to say of the searches.
+    fn counted(&self) -> String {
+        let several = |count: usize, one: &str, many: &str| match count {
+            0 => None,
+            1 => Some(format!("1 {one}")),
+            _ => Some(format!("{count} {many}")),
+        };
+        let searches = several(self.searches.len(), "search", "searches");
+        let reasons = several(self.refused.len(), "reason", "reasons");
+        let reasons = reasons.map(|reasons| format!("{reasons} for which candidates could not be built"));
+        let all: Vec<String> = searches.into_iter().chain(reasons).collect();
+        if all.is_empty() { String::new() } else { format!("\n`--why` tells of {}", all.join(", and ")) }
+    }
+
+    /// What each search over layouts found, what lines of the plan save, and why candidates could not be built.
+    fn searched(&self) -> String {
+        let mut text = String::new();
+        let price = |cost: f64| match self.formula {
+            CostModel::Cluster => seconds(cost),
+            CostModel::Alpa => format!("{cost:.2} by Alpa's formula"),
+        };
+        for search in &self.searches {
+            let gap =
+                100.0 * (search.cost_s - search.bound_s).max(0.0) / search.cost_s.max(f64::MIN_POSITIVE);
+            let layers = search.layers.map(|layers| format!(", {layers} layers")).unwrap_or_default();
+            let _ = write!(
+                text,
+                "\nsearch on {}{layers}: the layouts found, {} choices, add up to {}; no others add up to {gap:.2} % less",
+                search.mesh,
+                search.variables,
+                price(search.cost_s)
+            );
+            if let Some(built_s) = search.built_s.filter(|_| self.formula == CostModel::Cluster) {
+                let _ = write!(text, "\n  the best plan built from them adds up to {}", seconds(built_s));
+            }
+            for (line, cost) in &search.without {
+                let _ = match cost {
+                    Some(cost) => write!(text, "\n  without {line}: {} more", price(cost - search.cost_s)),
+                    None => write!(text, "\n  without {line}: no layouts"),
+                };
+            }
+        }
+        if !self.searches.is_empty() {
+            text += "\na search adds up the times of all ops and collectives, as if none ran beside another. The plan built from it is \
+                     added up too, but as it was built: with what fsdp shards and with layouts that propagation adds, so the sum \
+                     may be larger or smaller. Rows of the table are simulated: ops are fused and collectives overlap with them, \
+                     so they take less, and their order may differ";
+        }
+        for (why, places) in &self.refused {
+            let more =
+                if places.len() > 3 { format!(" and {} more", places.len() - 3) } else { String::new() };
+            let _ = write!(text, "\nrefused: {why} ({}{more})", places[..places.len().min(3)].join("; "));
+        }
+        text
     }
 }
 

@@ -1,14 +1,16 @@
 //! `partita profile`: where the time of a step goes.
 
-use crate::cli::ProfileArgs;
+use crate::command::{Application, Command, ConfigFlags, Unread, of_run};
 use crate::commands::launch;
 use crate::files::{check_folder, check_new, write_new};
 use crate::output::Output;
 use crate::output::events::Event;
 use crate::output::format::{seconds, short, table};
-use crate::run::answer;
-use partita::engine::{Engine, Host};
-use partita::profile::{self, By, Recording, Row, Sort, Totals, Waits};
+use crate::run::{Ending, answer, session};
+use clap::{Args, ValueEnum};
+use partita::engines::Engine;
+use partita::engines::native::Native;
+use partita::profile::{self, By, Cycle, Recording, Row, Sort, Totals, Waits};
 use partita::session::{Execution, Session};
 use partita_base::{Diagnostic, Result};
 use partita_cost::Cluster;
@@ -17,6 +19,156 @@ use partita_simulate::simulate;
 use partita_trace::Trace;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+
+/// What commands that run some steps here do not read.
+pub(super) const OF_PROFILE: Unread = of_run(&[
+    ("train.steps", "--cycle says how many steps run"),
+    ("train.verify_limit", "nothing is verified"),
+]);
+
+/// Flags of `profile`.
+#[derive(Args, Clone, Debug)]
+pub struct ProfileArgs {
+    /// A config file or a bundled config.
+    #[arg(default_value = "gpt")]
+    pub config: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub table: ProfileTable,
+    /// Write the timeline to a new file, for Perfetto or chrome://tracing.
+    #[arg(long, value_name = "FILE.json")]
+    pub trace: Option<PathBuf>,
+    /// With --trace: also draw the step as `partita simulate` predicts it, on the same clock.
+    #[arg(long, requires = "trace")]
+    pub predicted: bool,
+    /// Write the work of each rank to a new folder below DIR/plugins/profile, in the words of PyTorch's profiler, for the
+    /// profiler plugin of TensorBoard and HolisticTraceAnalysis.
+    #[arg(long, value_name = "DIR")]
+    pub tensorboard: Option<PathBuf>,
+    /// Threads in all, one per core by default. With fewer ranks than threads, each rank has several.
+    #[arg(long, value_name = "N")]
+    pub workers: Option<usize>,
+}
+
+/// Names of a module path that a table keeps, unless the user says how many.
+const DEPTH: usize = 8;
+
+/// Which steps are recorded, and how their table looks.
+#[derive(Args, Clone, Debug)]
+pub struct ProfileTable {
+    /// The steps that are recorded: wait=1,warmup=1,active=3,repeat=1 is the default. The recorder is off for `wait` steps,
+    /// and drops what it sees in `warmup` steps.
+    #[arg(long, value_name = "COUNTS", default_value = "")]
+    pub cycle: String,
+    /// What makes a row of the table.
+    #[arg(long, value_enum, default_value_t = Grouping::Op)]
+    pub by: Grouping,
+    /// With --by module: names of a path that are kept, so that layers.0.mlp.up is layers.0 with 2; 8 by default.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub depth: Option<u32>,
+    /// The column that orders the table.
+    #[arg(long, value_enum, default_value_t = Order::Time)]
+    pub sort: Order,
+    /// Rows that are shown; --json has all.
+    #[arg(long, value_name = "N", default_value_t = ROWS_SHOWN, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rows: u32,
+}
+
+impl ProfileTable {
+    /// The steps that are recorded.
+    ///
+    /// # Errors
+    /// E530 for a text that does not say so.
+    pub fn cycle(&self) -> Result<Cycle> {
+        Cycle::parse(&self.cycle)
+    }
+
+    /// What makes a row.
+    ///
+    /// # Errors
+    /// E033 for a depth of what has none.
+    pub fn by(&self) -> Result<By> {
+        if let (Some(depth), true) = (self.depth, self.by != Grouping::Module) {
+            return Err(Diagnostic::new("E033", "only modules have a depth")
+                .at("--depth")
+                .expected("--depth together with --by module")
+                .found(depth.to_string())
+                .help("add --by module, or leave --depth away"));
+        }
+        Ok(match self.by {
+            Grouping::Op => By::Op,
+            Grouping::Module => By::Module(self.depth.map_or(DEPTH, |depth| depth as usize)),
+            Grouping::Phase => By::Phase,
+            Grouping::Stage => By::Stage,
+            Grouping::Collective => By::Collective,
+            Grouping::Rank => By::Rank,
+            Grouping::Wait => By::Wait,
+        })
+    }
+
+    /// What orders the rows.
+    pub fn sort(&self) -> Sort {
+        match self.sort {
+            Order::Time => Sort::Time,
+            Order::Calls => Sort::Calls,
+            Order::Flops => Sort::Flops,
+            Order::Bytes => Sort::Bytes,
+            Order::Roofline => Sort::Roofline,
+        }
+    }
+}
+
+/// What makes a row of a profile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Grouping {
+    /// The op or the fused ops.
+    Op,
+    /// The module path.
+    Module,
+    /// Forward, backward or update.
+    Phase,
+    /// The pipeline stage.
+    Stage,
+    /// The collective; compute is left out.
+    Collective,
+    /// The rank.
+    Rank,
+    /// Which rank waited for which, or for data.
+    Wait,
+}
+
+/// The column that orders a profile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Order {
+    /// Time, largest first.
+    Time,
+    /// Instructions, most first.
+    Calls,
+    /// Floating-point operations, most first.
+    Flops,
+    /// Bytes read and written, most first.
+    Bytes,
+    /// Share of the roofline, smallest first: where there is most to win.
+    Roofline,
+}
+
+impl Command for ProfileArgs {
+    const NAME: &'static str = "profile";
+    const ABOUT: &'static str = "Run some steps and show where their time goes: a table, who waited for whom, a timeline for Perfetto";
+    const UNREAD: Unread = OF_PROFILE;
+
+    fn flags(&self) -> Option<(&ConfigFlags, Unread)> {
+        Some((&self.flags, Self::UNREAD))
+    }
+
+    fn run(&self, _: &Application, output: &mut Output) -> Result<Ending> {
+        profile(self, &session(&self.config, self.flags.overrides()?, output)?, output)?;
+        Ok(Ending::Done)
+    }
+}
 
 /// What follows the names of hosts in traces.
 const MEASURED: &str = "measured";
@@ -52,10 +204,10 @@ impl Event for Recorded {
 /// # Errors
 /// E530 for a wrong cycle, E033 for flags that do not suit each other, E043 for a trace that cannot be written; what
 /// building, lowering and running refuse.
-pub fn profile(args: &ProfileArgs, session: &Session, host: &Host, output: &mut Output) -> Result<()> {
+fn profile(args: &ProfileArgs, session: &Session, output: &mut Output) -> Result<()> {
     let (cycle, by, sort) = (args.table.cycle()?, args.table.by()?, args.table.sort());
     let execution = Execution { workers: args.workers, ..Execution::default() };
-    let execution = launch::share_on(Engine::Native, host, execution, session.mesh().rank_count())?;
+    let execution = Native.share(execution, session.mesh().rank_count())?;
     let session = session.clone().with_execution(execution)?;
     if launch::is_first() {
         args.trace.as_ref().map(|path| check_new(path, "the trace", "--trace")).transpose()?;

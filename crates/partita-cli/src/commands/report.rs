@@ -1,21 +1,83 @@
 //! `partita report`: a page about a step, a run, or two runs.
 
-use crate::cli::{ReportArgs, ReportForm};
+use crate::command::{Application, Command, ConfigFlags, OF_A_STEP, Unread};
 use crate::commands::export::plan_file;
+use crate::commands::profile::OF_PROFILE;
 use crate::commands::saved::Source;
+use crate::commands::simulate::note_on_devices;
 use crate::files::{check_new, write_new};
 use crate::output::Output;
+use crate::run::Ending;
+use clap::{Args, ValueEnum};
 use partita::profile::{self, Cycle};
 use partita::report::{self, Measured, Run};
 use partita_base::{Diagnostic, Result};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// Flags of `report`.
+#[derive(Args, Clone, Debug)]
+pub struct ReportArgs {
+    /// A config file or a bundled config; the folder of a run, whose logs (*.jsonl) are drawn; or a plan file.
+    #[arg(default_value = "gpt", value_name = "RUN|CONFIG|PLAN")]
+    pub source: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+    /// With a plan file: the config of the model that it plans.
+    #[arg(long, value_name = "CONFIG")]
+    pub model: Option<String>,
+    /// Put another run, or config, beside it.
+    #[arg(long, value_name = "RUN|CONFIG")]
+    pub against: Option<String>,
+    /// The new file that is written.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// The form of the file; by default that of its name's end, .html, .md or .json.
+    #[arg(long, value_enum, value_name = "FORM")]
+    pub format: Option<ReportForm>,
+    /// Also run some steps here, and show them beside the prediction.
+    #[arg(long)]
+    pub measured: bool,
+    /// With --measured: the steps that are recorded, by default wait=1,warmup=1,active=3,repeat=1.
+    #[arg(long, value_name = "COUNTS", requires = "measured", default_value = "")]
+    pub cycle: String,
+    /// A log of `partita train`, by --metrics or --json, whose losses are drawn; several logs are compared.
+    #[arg(long, value_name = "LOG")]
+    pub losses: Vec<PathBuf>,
+}
+
+/// The form of a report.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum ReportForm {
+    /// A page for a browser, which needs nothing else.
+    Html,
+    /// Markdown.
+    Md,
+    /// JSON.
+    Json,
+}
+
+impl Command for ReportArgs {
+    const NAME: &'static str = "report";
+    const ABOUT: &'static str =
+        "Write a page about a step: mesh, timeline, memory, communication, roofline, plan";
+
+    fn flags(&self) -> Option<(&ConfigFlags, Unread)> {
+        Some((&self.flags, if self.measured { OF_PROFILE } else { OF_A_STEP }))
+    }
+
+    fn run(&self, _: &Application, output: &mut Output) -> Result<Ending> {
+        report(self, output)?;
+        Ok(Ending::Done)
+    }
+}
 
 /// Runs the command.
 ///
 /// # Errors
 /// E043 for a file that cannot be written, E033 for a name that does not say its form and a plan without its model, E531 for
 /// a log without losses; what building, lowering, simulating and running refuse.
-pub fn report(args: &ReportArgs, output: &mut Output) -> Result<()> {
+fn report(args: &ReportArgs, output: &mut Output) -> Result<()> {
     let form = form(args)?;
     check_new(&args.out, "the report", "--out")?;
     let cycle = Cycle::parse(&args.cycle)?;
@@ -34,6 +96,8 @@ pub fn report(args: &ReportArgs, output: &mut Output) -> Result<()> {
         true => Some(output.during("running steps", || profile::profile(&session, cycle, &mut |_, _| {}))?),
         false => None,
     };
+    let of_price = session.config().notes_on_price(session.mesh().rank_count());
+    of_price.into_iter().chain(note_on_devices(&args.flags, &session)).for_each(|note| output.note(note));
     let measured = Measured { profiled: profiled.as_ref(), logs, runs };
     let report = output.during("writing the report", || report::report(&session, &measured))?;
     let text = match form {

@@ -1,6 +1,6 @@
 //! `partita simulate --rows`: predicted beside measured, for tables of published runs.
 
-use crate::cli::SimulateArgs;
+use crate::commands::simulate::SimulateArgs;
 use crate::files::write_new;
 use crate::output::Output;
 use crate::output::events::Event;
@@ -22,12 +22,13 @@ pub struct Rows {
     pub rows: Vec<Predicted>,
     /// Each source of runs.
     pub sources: Vec<Source>,
-    /// Mean of absolute errors and 90th percentile over rows that the fit of their source did not see.
-    pub held_out_rows: [f64; 2],
+    /// Mean of absolute errors and 90th percentile over rows that the fit of their source did not see; absent without such
+    /// rows, as in what follows.
+    pub held_out_rows: Option<[f64; 2]>,
     /// The same over sources that the fit did not see.
-    pub held_out_sources: [f64; 2],
+    pub held_out_sources: Option<[f64; 2]>,
     /// Mean of absolute errors of memory.
-    pub memory: f64,
+    pub memory: Option<f64>,
     /// Runs that ran out of memory, and those among them that are predicted to.
     pub ran_out: [usize; 2],
     /// Runs that ran and are predicted to run out of memory.
@@ -71,7 +72,7 @@ pub struct Source {
     /// Seconds of a launch.
     pub launch_s: f64,
     /// Mean of absolute errors with these constants.
-    pub fitted: f64,
+    pub fitted: Option<f64>,
     /// Mean and 90th percentile on rows held out within the source.
     pub held_out: Option<[f64; 2]>,
     /// Mean of errors with the constants of all other sources.
@@ -97,12 +98,19 @@ const DEVICE_BYTES: f64 = 11.0 * (1u64 << 30) as f64;
 /// # Errors
 /// E513 for a malformed table, E005 for one that cannot be read, E043 if the constants cannot be written.
 pub fn rows(args: &SimulateArgs, file: &Path, output: &mut Output) -> Result<()> {
-    let text = std::fs::read_to_string(file).map_err(|error| {
+    let text = partita_base::read_text(file).map_err(|error| {
         Diagnostic::new("E005", format!("no table `{}`", file.display())).found(error.to_string())
     })?;
     let mut measured = read(&text, &file.display().to_string())?;
     if let Some(only) = &args.only {
+        let first = measured.first().map(|row| row.row.clone()).unwrap_or_default();
         measured.retain(|row| row.row.starts_with(only.as_str()));
+        if measured.is_empty() {
+            return Err(Diagnostic::new("E513", format!("no row of the table begins with `{only}`"))
+                .at("--only")
+                .expected(format!("the begin of the name of a row, such as `{first}`"))
+                .found(only.clone()));
+        }
     }
     let answer_of = output.during("predicting the runs", || Ok::<_, Box<Diagnostic>>(predict(&measured)))?;
     if let Some(path) = &args.fit {
@@ -126,6 +134,10 @@ fn constants(sources: &[Source]) -> String {
         );
     }
     text
+}
+
+fn mean_of(errors: impl IntoIterator<Item = f64>) -> Option<f64> {
+    mean_and_tail(errors).map(|[mean, _]| mean)
 }
 
 fn predict(measured: &[Measured]) -> Rows {
@@ -156,7 +168,7 @@ fn predict(measured: &[Measured]) -> Rows {
         let errors = |from: &BTreeMap<String, f64>| -> Vec<f64> {
             timed.iter().filter_map(|run| from.get(&run.measured.row).copied()).collect()
         };
-        let (fitted, _) = mean_and_tail(timed.iter().filter_map(|run| run.error(&software)));
+        let fitted = mean_of(timed.iter().filter_map(|run| run.error(&software)));
         let held: Vec<f64> = errors(&by_row);
         let unseen = errors(&by_source);
         let per_token = |run: &Run| -> Option<(f64, f64)> {
@@ -172,11 +184,8 @@ fn predict(measured: &[Measured]) -> Rows {
             communication: software.communication,
             launch_s: software.launch_s,
             fitted,
-            held_out: (!held.is_empty()).then(|| {
-                let (mean, tail) = mean_and_tail(held);
-                [mean, tail]
-            }),
-            unseen: (!unseen.is_empty()).then(|| mean_and_tail(unseen).0),
+            held_out: mean_and_tail(held),
+            unseen: mean_of(unseen),
             spearman: spearman(&pairs),
             memory: None,
         });
@@ -231,18 +240,14 @@ fn predict(measured: &[Measured]) -> Rows {
         });
     }
     for source in &mut summary {
-        source.memory = memory.get(source.source.as_str()).map(|errors| mean_and_tail(errors.clone()).0);
+        source.memory = memory.get(source.source.as_str()).and_then(|errors| mean_of(errors.clone()));
     }
-    let pair = |errors: BTreeMap<String, f64>| {
-        let (mean, tail) = mean_and_tail(errors.into_values());
-        [mean, tail]
-    };
     Rows {
         rows,
         sources: summary,
-        held_out_rows: pair(by_row),
-        held_out_sources: pair(by_source),
-        memory: mean_and_tail(memory.into_values().flatten()).0,
+        held_out_rows: mean_and_tail(by_row.into_values()),
+        held_out_sources: mean_and_tail(by_source.into_values()),
+        memory: mean_of(memory.into_values().flatten()),
         ran_out,
         false_alarms,
     }
@@ -251,6 +256,11 @@ fn predict(measured: &[Measured]) -> Rows {
 impl Rows {
     fn text(&self) -> String {
         let percent = |part: f64| format!("{:.1}%", 100.0 * part);
+        let nothing = "nothing is measured and predicted";
+        let errors = |pair: Option<[f64; 2]>| match pair.map(|pair| pair.map(percent)) {
+            Some([mean, tail]) => format!("mean error {mean}, 90% within {tail}"),
+            None => nothing.to_string(),
+        };
         let maybe = |number: Option<String>| number.unwrap_or_else(|| "-".to_string());
         let row = |row: &Predicted| {
             let error = row
@@ -278,7 +288,7 @@ impl Rows {
                 format!("{:.3}", source.compute),
                 format!("{:.3}", source.communication),
                 format!("{:.1}", 1e6 * source.launch_s),
-                percent(source.fitted),
+                maybe(source.fitted.map(percent)),
                 maybe(source.held_out.map(|[mean, _]| percent(mean))),
                 maybe(source.held_out.map(|[_, tail]| percent(tail))),
                 maybe(source.unseen.map(percent)),
@@ -302,14 +312,12 @@ impl Rows {
         text += "\n";
         text += &table(&head, &self.sources.iter().map(source).collect::<Vec<_>>());
         text += &format!(
-            "\n(a) rows held out within their source: mean error {}, 90% within {}\n\
-             (b) sources held out: mean error {}, 90% within {}\n\
-             memory: mean error {}; {} of {} runs out of memory foreseen; {} false alarms{}\n",
-            percent(self.held_out_rows[0]),
-            percent(self.held_out_rows[1]),
-            percent(self.held_out_sources[0]),
-            percent(self.held_out_sources[1]),
-            percent(self.memory),
+            "\n(a) rows held out within their source: {}\n\
+             (b) sources held out: {}\n\
+             memory: {}; {} of {} runs out of memory foreseen; {} false alarms{}\n",
+            errors(self.held_out_rows),
+            errors(self.held_out_sources),
+            self.memory.map_or(nothing.to_string(), |mean| format!("mean error {}", percent(mean))),
             self.ran_out[1],
             self.ran_out[0],
             self.false_alarms.len(),

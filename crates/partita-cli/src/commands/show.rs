@@ -1,20 +1,22 @@
 //! `partita show`: the model, where it lives on the mesh, its plan, and what memory each rank needs.
 
-use crate::cli::{PlanForm, ShowArgs};
+use crate::command::{Application, Command, ConfigFlags, OF_A_STEP, Unread, of_no_run};
 use crate::commands::folded;
-use crate::commands::lower::stage;
+use crate::commands::lower::{self, stage};
 use crate::output::Output;
 use crate::output::events::Event;
 use crate::output::format::{bytes, table};
-use crate::run;
+use crate::run::{Ending, answer, session};
+use clap::{Args, ValueEnum};
 use partita::config::Config;
 use partita::keys::Key;
 use partita::listing::Listing;
 use partita::memory::{Memory, memory};
 use partita::models::ModelKinds;
 use partita::session::Session;
+use partita::signature::{Input, Signature};
 use partita::stage_table::{StageRow, part_name, stage_table};
-use partita_base::{Diagnostic, Result};
+use partita_base::{Diagnostic, Result, format_count};
 use partita_cost::Cluster;
 use partita_ir::Role;
 use partita_mesh::rank_list;
@@ -24,13 +26,63 @@ use partita_schedule::{Built, Plan, Stage};
 use serde::Serialize;
 use std::fmt::Write;
 
+/// Nothing is read of what `--keys` has no use for.
+const OF_KEYS: Unread = of_no_run(&[("", "the keys are those of every config")]);
+
+/// Flags of `show`.
+#[derive(Args, Clone, Debug)]
+pub struct ShowArgs {
+    /// A config file, a bundled config, a model by name, or a file with a model: see `partita --help`.
+    pub config: Option<String>,
+    /// List every key of configs with its type, default and meaning.
+    #[arg(long, conflicts_with_all = ["form", "stage"])]
+    pub keys: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+    /// Print only the plan, in this format.
+    #[arg(long = "as", value_enum, value_name = "FORM")]
+    pub form: Option<PlanForm>,
+    /// Print only the step, lowered so far.
+    #[arg(long, value_enum)]
+    pub stage: Option<lower::Stage>,
+}
+
+/// The forms of a plan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum PlanForm {
+    /// Calls, as Slapo writes schedules.
+    #[value(alias = "slapo")]
+    Calls,
+    /// A TOML table: pattern = style.
+    Dict,
+    /// A plan file with a TOML table for each line, which keeps its source.
+    Toml,
+}
+
+impl Command for ShowArgs {
+    const NAME: &'static str = "show";
+    const ABOUT: &'static str =
+        "Show the model, the layout of its parameters on the mesh, its plan and its memory";
+    const UNREAD: Unread = OF_A_STEP;
+
+    fn flags(&self) -> Option<(&ConfigFlags, Unread)> {
+        Some((&self.flags, if self.keys { OF_KEYS } else { Self::UNREAD }))
+    }
+
+    fn run(&self, _: &Application, output: &mut Output) -> Result<Ending> {
+        show(self, output)?;
+        Ok(Ending::Done)
+    }
+}
+
 /// Runs the command.
 ///
 /// # Errors
 /// What the config and the passes refuse; E033 without a config, unless `--keys` lists the keys of every config.
-pub fn show(args: &ShowArgs, output: &mut Output) -> Result<()> {
+fn show(args: &ShowArgs, output: &mut Output) -> Result<()> {
     if args.keys {
-        run::answer(&Keys::all(), Keys::text, output);
+        answer(&Keys::all(), Keys::text, output);
         return Ok(());
     }
     let config = args.config.as_deref().ok_or_else(|| {
@@ -38,7 +90,7 @@ pub fn show(args: &ShowArgs, output: &mut Output) -> Result<()> {
             .expected("a config file, a bundled config, or --keys")
             .help("`partita show gpt` shows a bundled config; `partita show --keys` lists all keys")
     })?;
-    let session = run::session(config, args.flags.overrides()?, output)?;
+    let session = session(config, args.flags.overrides()?, output)?;
     let text = output.during("planning the step", || match (args.form, args.stage) {
         (Some(form), _) => Ok(plan_text(&plan(&session)?, form)),
         (None, Some(of)) => stage(&session, &session.build()?, of, 0),
@@ -127,7 +179,9 @@ pub fn overview(session: &Session) -> Result<String> {
     let (parts, notes, of) = match session.listing()? {
         Some(listing) => {
             let stages = listing.stages();
-            let text = plan_and_parameters(session, &listing.built)
+            let signature = listing.session.signature(&listing.model);
+            let rows = [&listing.session, session].map(|session| session.config().train.batch);
+            let text = plan_and_parameters(session, &inputs(&signature, rows), &listing.built)
                 + &stages_text(&listing.built, &stages, Some(&listing.large.timetable))?
                 + &folded::memory_table(session, &listing.large.forecast)
                 + "memory: of the fullest rank of each slice, as `partita simulate` predicts it from a few layers\n";
@@ -138,7 +192,8 @@ pub fn overview(session: &Session) -> Result<String> {
             let model = session.model()?;
             let built = session.build_model(&model)?;
             let set = session.lower(&built)?;
-            let text = plan_and_parameters(session, &built)
+            let rows = [session.config().train.batch; 2];
+            let text = plan_and_parameters(session, &inputs(&session.signature(&model), rows), &built)
                 + &stages_text(&built, &stage_table(&built), built.timetable.as_ref())?
                 + &memory_table(&set, &session.config().cluster);
             (text, session.notes(&model, &built), session.config().train.microbatches)
@@ -158,15 +213,28 @@ pub fn overview(session: &Session) -> Result<String> {
     Ok(text)
 }
 
-/// The mesh, the parameters with their layouts, the plan.
-fn plan_and_parameters(session: &Session, built: &Built) -> String {
+/// The mesh, what is fed, the parameters with their layouts, the plan.
+fn plan_and_parameters(session: &Session, inputs: &str, built: &Built) -> String {
     let (mesh, name) = (session.mesh(), session.config().model.name());
     let mut text = format!("model {name} on mesh {mesh} ({} ranks)\n\n", mesh.rank_count());
+    text += inputs;
     text += &parameters(built);
     let lines = built.plan.to_dict_toml();
     let nothing = "[plan]\n# no lines: only the batch is sharded\n";
     let _ = write!(text, "\n{}\n", if built.plan.entries.is_empty() { nothing } else { &lines });
     text
+}
+
+/// What a file of data has arrays for, with the shape of a batch: of as many rows as the second number, where the signature
+/// has as many as the first. Nothing for a model that is fed nothing.
+fn inputs(signature: &Signature, [rows, all]: [usize; 2]) -> String {
+    let row = |input: &Input| {
+        let mut shape = input.ty.shape.clone();
+        shape.iter_mut().take(1).filter(|extent| **extent == rows).for_each(|extent| *extent = all);
+        vec![input.name.clone(), input.ty.dtype.to_string(), format!("{shape:?}")]
+    };
+    let rows: Vec<Vec<String>> = signature.inputs.iter().map(row).collect();
+    if rows.is_empty() { String::new() } else { table(&["input", "type", "shape"], &rows) + "\n" }
 }
 
 /// The parameters as a tree of modules: global shape, layout, the shapes ranks hold, bytes of the largest.
@@ -237,10 +305,10 @@ fn layout_on(built: &Built, stage: &Stage, layout: &str) -> String {
     }
 }
 
-/// `4x3`; a scalar is `1`.
+/// `4x3`; a scalar is `[]`, as in other tables.
 fn extents(shape: &[usize]) -> String {
     if shape.is_empty() {
-        return "1".to_string();
+        return "[]".to_string();
     }
     shape.iter().map(|n| n.to_string()).collect::<Vec<_>>().join("x")
 }
@@ -285,7 +353,7 @@ fn stage_row(row: &StageRow) -> Vec<String> {
         row.mesh.clone(),
         rank_list(&row.ranks),
         row.parameters.to_string(),
-        format!("{:.3e} flop", row.forward_flops),
+        format!("{} FLOP", format_count(row.forward_flops)),
         row.in_flight.to_string(),
         modules,
     ]

@@ -1,20 +1,77 @@
 //! `partita simulate`: the predicted time and memory of a step, from the programs that would run.
 
-use crate::cli::SimulateArgs;
+use crate::command::{Application, Command, ConfigFlags, OF_A_STEP, Unread, of_no_run};
 use crate::commands::folded::answer_folded;
+use crate::commands::rows::rows;
 use crate::files::{check_new, write_new};
 use crate::output::Output;
 use crate::output::events::Event;
 use crate::output::format::{bytes, seconds, table};
-use crate::run::answer;
+use crate::run::{Ending, answer, session};
+use clap::Args;
+use partita::figures::Figures;
 use partita::price::Price;
 use partita::session::Session;
-use partita_base::Result;
+use partita_base::{Diagnostic, Result};
 use partita_cost::Fill;
 use partita_mesh::rank_list;
 use partita_simulate::{ClassRun, MemoryKind, Simulation};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// `--rows` reads no key.
+const OF_ROWS: Unread = of_no_run(&[("", "the table says all about its runs")]);
+
+/// Flags of `simulate`.
+#[derive(Args, Clone, Debug)]
+pub struct SimulateArgs {
+    /// A config file, a bundled config, a model by name such as gpt3-175b, or a config.json of Hugging Face.
+    #[arg(value_name = "CONFIG|MODEL")]
+    pub config: Option<String>,
+    /// Predict every run of a table of measured runs, and compare.
+    #[arg(long, value_name = "FILE.csv", conflicts_with_all = ["config", "trace"])]
+    pub rows: Option<PathBuf>,
+    /// With --rows: only runs whose names begin with this text.
+    #[arg(long, value_name = "TEXT", requires = "rows")]
+    pub only: Option<String>,
+    /// With --rows: fit a factor of compute, and one of communication or the seconds of a launch, to each source of
+    /// runs, and write them to a new file.
+    #[arg(long, value_name = "FILE.toml", requires = "rows")]
+    pub fit: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+    /// Write the timeline to a new file, for Perfetto or chrome://tracing.
+    #[arg(long, value_name = "FILE.json")]
+    pub trace: Option<PathBuf>,
+}
+
+impl Command for SimulateArgs {
+    const NAME: &'static str = "simulate";
+    const ABOUT: &'static str =
+        "Predict the time and memory of a step on a cluster, from the programs that would run";
+    const UNREAD: Unread = OF_A_STEP;
+
+    fn flags(&self) -> Option<(&ConfigFlags, Unread)> {
+        Some((&self.flags, self.rows.as_ref().map_or(Self::UNREAD, |_| OF_ROWS)))
+    }
+
+    fn run(&self, _: &Application, output: &mut Output) -> Result<Ending> {
+        match (&self.rows, &self.config) {
+            (Some(file), _) => rows(self, file, output)?,
+            (None, config) => {
+                let config = config.as_deref().ok_or_else(|| {
+                    Diagnostic::new("E033", "`partita simulate` needs a model or a table of runs")
+                        .expected("a config, a model by name, or --rows FILE.csv")
+                        .help("`partita simulate gpt3-175b --cluster a100-80g:128x8 ..`; docs/COST.md has examples")
+                })?;
+                simulate(self, &session(config, self.flags.overrides()?, output)?, output)?;
+            }
+        }
+        Ok(Ending::Done)
+    }
+}
 
 /// A predicted step.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -27,6 +84,14 @@ pub struct Predicted {
     pub step_s: f64,
     /// Rows of the batch per second.
     pub rows_per_s: f64,
+    /// Parameters of the model.
+    pub parameters: f64,
+    /// Tokens of the batch per second, of a model whose rows are tokens.
+    pub tokens_per_s: Option<f64>,
+    /// Model FLOPs for each rank, in 10^12 a second.
+    pub tflops_per_rank: f64,
+    /// The part of the peak of all devices that this is.
+    pub mfu: f64,
     /// Memory of the device of the rank with the least room, in bytes.
     pub device_bytes: u64,
     /// Whether every rank's memory fits.
@@ -37,6 +102,9 @@ pub struct Predicted {
     pub threads: Option<usize>,
     /// Ranks that execute the same program on devices of one kind, in one row.
     pub classes: Vec<Class>,
+    /// What the text says of the step.
+    #[serde(skip)]
+    figures: Figures,
 }
 
 /// The ranks that execute one program on devices of one kind.
@@ -68,35 +136,45 @@ impl Event for Predicted {
 ///
 /// # Errors
 /// What building and lowering refuse; E043 if the trace cannot be written.
-pub fn simulate(args: &SimulateArgs, session: &Session, output: &mut Output) -> Result<()> {
+fn simulate(args: &SimulateArgs, session: &Session, output: &mut Output) -> Result<()> {
     if let Some(path) = &args.trace {
         check_new(path, "the trace", "--trace")?;
     }
     let is_folded = args.trace.is_none() && session.is_folded();
-    let (price, notes) = output.during("simulating the step", || -> Result<(Price, Vec<String>)> {
-        if is_folded {
-            return Ok((session.price()?, Vec::new()));
-        }
-        let model = session.model()?;
-        let built = session.build_model(&model)?;
-        Ok((session.price_of(&built)?, session.notes(&model, &built)))
-    })?;
+    let (price, figures, notes) =
+        output.during("simulating the step", || -> Result<(Price, Figures, Vec<String>)> {
+            let (price, notes) = if is_folded {
+                (session.price()?, Vec::new())
+            } else {
+                let model = session.model()?;
+                let built = session.build_model(&model)?;
+                let price = session.price_of(&built)?;
+                let idle_share = match &price {
+                    Price::Whole(whole) => Some(whole.1.idle_share()),
+                    Price::Folded(_) => None,
+                };
+                let notes = session.notes_with(&model, &built, idle_share);
+                (price, notes)
+            };
+            let figures = session.figures(&price)?;
+            Ok((price, figures, notes))
+        })?;
     let ranks = session.mesh().rank_count();
-    for note in session.config().notes_on_price(ranks).into_iter().chain(note_on_cores(session)).chain(notes)
-    {
+    let of_price = session.config().notes_on_price(ranks).into_iter().chain(note_on_cores(session));
+    for note in of_price.chain(note_on_devices(&args.flags, session)).chain(notes) {
         output.note(note);
     }
     let (set, simulation) = match price {
         Price::Whole(whole) => *whole,
         Price::Folded(folded) => {
-            answer_folded(session, &folded, output);
+            answer_folded(session, &folded, figures, output);
             return Ok(());
         }
     };
     if let Some(path) = &args.trace {
         write_new(path, "the trace", "--trace", |file| simulation.trace(&set).chrome(file))?;
     }
-    answer(&Predicted::of(session, &simulation), Predicted::text, output);
+    answer(&Predicted::of(session, &simulation, figures), Predicted::text, output);
     Ok(())
 }
 
@@ -107,8 +185,24 @@ fn note_on_cores(session: &Session) -> Option<String> {
     Some(format!("{ranks} ranks take turns on the cores of cluster `{}` (cores = {cores})", cluster.name))
 }
 
+/// That the mesh of a config uses few devices of a cluster that is named for it.
+pub(crate) fn note_on_devices(flags: &ConfigFlags, session: &Session) -> Option<String> {
+    let (cluster, mesh) = (&session.config().cluster, session.mesh());
+    let is_named = flags.cluster.is_some() || flags.gives("cluster.name");
+    let devices = cluster.levels.last()?.ranks.filter(|&devices| devices > mesh.rank_count())?;
+    // A plan file says for which mesh it is.
+    let has_plan = session.config().plan.file.is_some();
+    (is_named && !has_plan && !flags.gives("mesh.shape")).then(|| {
+        format!(
+            "mesh {mesh} uses {} of the {devices} devices of cluster `{}`: `--mesh dp=-1` uses all of them",
+            mesh.rank_count(),
+            cluster.name
+        )
+    })
+}
+
 impl Predicted {
-    fn of(session: &Session, simulation: &Simulation) -> Predicted {
+    fn of(session: &Session, simulation: &Simulation, figures: Figures) -> Predicted {
         let cluster = session.config().cluster.of_first(session.mesh().rank_count());
         let kind =
             |class: &ClassRun| cluster.device_of(class.ranks.first().copied().unwrap_or(0)).kind.clone();
@@ -129,20 +223,25 @@ impl Predicted {
             mesh: session.mesh().to_string(),
             cluster: session.config().cluster.name.clone(),
             step_s: simulation.step_s,
-            rows_per_s: session.config().train.batch as f64 / simulation.step_s.max(f64::MIN_POSITIVE),
+            rows_per_s: figures.rows_per_s,
+            parameters: figures.parameters,
+            tokens_per_s: figures.tokens_per_s,
+            tflops_per_rank: figures.flops_per_s / 1e12,
+            mfu: figures.mfu,
             idle_share: simulation.idle_share(),
             threads: session.config().cluster.is_one_machine().then(|| session.device().threads),
             classes: simulation.classes.iter().map(class).collect(),
+            figures,
         }
     }
 
     fn text(&self) -> String {
         let mut text = format!(
-            "predicted on {} for mesh {}: {} a step, {:.1} rows/s, ranks compute {:.0}% of the time\n\n",
+            "predicted on {} for mesh {}: {} parameters, {}, ranks compute {:.0}% of the time\n\n",
             self.cluster,
             self.mesh,
-            seconds(self.step_s),
-            self.rows_per_s,
+            self.figures.parameters_text(),
+            self.figures.speed(),
             100.0 * (1.0 - self.idle_share)
         );
         let of = |class: &Class, kind: MemoryKind| bytes(class.by_kind[kind.name()] as u64);

@@ -1,14 +1,51 @@
 //! `partita timetable`: the order in which pipeline stages work on microbatches, as a chart, an SVG or a CSV file.
 
-use crate::cli::TimetableArgs;
+use crate::command::{Application, Command};
 use crate::files::{check_new, write_new};
 use crate::output::Output;
 use crate::output::events::Event;
 use crate::output::format::table;
-use crate::run::answer;
+use crate::run::{Ending, answer};
+use clap::Args;
 use partita_base::{Diagnostic, Result};
 use partita_pipeline::{Order, Timetable, timetables};
 use serde::Serialize;
+use std::path::PathBuf;
+
+/// Flags of `timetable`.
+#[derive(Args, Clone, Debug)]
+pub struct TimetableArgs {
+    /// The name of a timetable, such as 1f1b, or a file in the CSV format of torch.distributed.pipelining; without it,
+    /// all names are listed.
+    #[arg(value_name = "NAME|FILE.csv")]
+    pub name: Option<String>,
+    /// Slices of the mesh along pp, 4 by default; a CSV file has its own number.
+    #[arg(long, value_name = "N", requires = "name", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub slices: Option<u32>,
+    /// Microbatches of a step, 8 by default; a CSV file has its own number.
+    #[arg(long, value_name = "N", requires = "name", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub microbatches: Option<u32>,
+    /// Draw the forward passes alone, as inference runs them.
+    #[arg(long, requires = "name")]
+    pub forward: bool,
+    /// Also write the picture to a new SVG file.
+    #[arg(long, value_name = "FILE.svg", requires = "name")]
+    pub svg: Option<PathBuf>,
+    /// Also write the tasks to a new CSV file, which --timetable and PyTorch read.
+    #[arg(long, value_name = "FILE.csv", requires = "name")]
+    pub csv: Option<PathBuf>,
+}
+
+impl Command for TimetableArgs {
+    const NAME: &'static str = "timetable";
+    const ABOUT: &'static str =
+        "Draw the order in which pipeline stages work on microbatches, or list the orders";
+
+    fn run(&self, _: &Application, output: &mut Output) -> Result<Ending> {
+        timetable(self, output)?;
+        Ok(Ending::Done)
+    }
+}
 
 /// A timetable with its figures, in slots: a forward task takes one, a backward task two, each half of a split one one.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -64,7 +101,7 @@ impl Event for List {
 /// # Errors
 /// E462 for an unknown name, E461 and E50x for a CSV file that is no timetable, E005 and E043 for files that cannot be read
 /// or written.
-pub fn timetable(args: &TimetableArgs, output: &mut Output) -> Result<()> {
+fn timetable(args: &TimetableArgs, output: &mut Output) -> Result<()> {
     let Some(name) = &args.name else {
         let row =
             |named: &timetables::Named| Row { name: named.name, chunks: named.chunks, about: named.about };

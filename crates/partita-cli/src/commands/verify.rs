@@ -1,17 +1,64 @@
 //! `partita verify`: the planned step against one device.
 
-use crate::cli::{Runner, VerifyArgs};
+use crate::command::{Application, Command, ConfigFlags, Unread, of_run};
 use crate::output::Output;
 use crate::output::format::{bytes, short};
 use crate::output::progress::Working;
-use crate::run::Ending;
+use crate::run::{Ending, session};
+use clap::{Args, ValueEnum};
 use partita::session::Session;
 use partita_base::{Diagnostic, Result};
 use partita_import::{Limits, Weights};
 use partita_schedule::verify::{StepRunner, Task, Watcher, Work};
+use std::path::PathBuf;
+
+/// Flags of `verify`.
+#[derive(Args, Clone, Debug)]
+pub struct VerifyArgs {
+    /// A config file, a bundled config, a model by name, or a file with a model: see `partita --help`.
+    pub config: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+    /// What runs the planned step: by default the CPU device, as training does, if the mesh fits here, else the interpreter.
+    /// The step of one device always runs on the interpreter.
+    #[arg(long, value_enum)]
+    pub runner: Option<Runner>,
+    /// Compare with what a framework recorded, not with one device: a .npz or .safetensors file with inputs, outputs (by
+    /// name, or as output.0, output.1, ..), loss and grad.PARAMETER.
+    #[arg(long, value_name = "FILE")]
+    pub against: Option<PathBuf>,
+    /// For tests: forgets one reduction in the modules below this path.
+    #[cfg(feature = "testing")]
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub break_rule: Option<String>,
+}
+
+/// The runner of a planned step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Runner {
+    /// The reference interpreter, on virtual ranks in lock step.
+    Interpreter,
+    /// The CPU device, as in training.
+    Cpu,
+}
+
+impl Command for VerifyArgs {
+    const NAME: &'static str = "verify";
+    const ABOUT: &'static str = "Compare one planned step with the same step on one device";
+    const UNREAD: Unread = of_run(&[("data", "the two steps are compared on random numbers")]);
+
+    fn flags(&self) -> Option<(&ConfigFlags, Unread)> {
+        Some((&self.flags, Self::UNREAD))
+    }
+
+    fn run(&self, _: &Application, output: &mut Output) -> Result<Ending> {
+        verify(self, &session(&self.config, self.flags.overrides()?, output)?, output)
+    }
+}
 
 /// Runs the command.
-pub fn verify(args: &VerifyArgs, session: &Session, output: &mut Output) -> Result<Ending> {
+fn verify(args: &VerifyArgs, session: &Session, output: &mut Output) -> Result<Ending> {
     let config = session.config();
     let chosen = match args.runner {
         Some(runner) => runner,
@@ -58,7 +105,7 @@ pub fn verify(args: &VerifyArgs, session: &Session, output: &mut Output) -> Resu
     let verified = session.verify(rows, runner.as_ref(), &guard)?;
     drop(guard);
     for note in verified.notes {
-        output.note(note);
+        output.note(note.text);
     }
     output.verify(&verified.report);
     Ok(if verified.report.ok { Ending::Done } else { Ending::CheckFailed })

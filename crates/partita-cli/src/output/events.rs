@@ -1,6 +1,6 @@
 //! What a run tells: one struct per kind of event. In `--json` mode an event is one line: its fields and `event`.
 
-use crate::commands::lower::check_rank;
+use crate::rank::check_rank;
 use partita::trainer::StepDone;
 use partita_base::Result;
 use partita_program::{CollectiveKind, KindCount, PhaseCounts, ProgramSet};
@@ -36,6 +36,8 @@ pub struct Step {
     /// Steps so far that were skipped because gradients were not finite, if the loss is scaled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped_steps: Option<u64>,
+    /// Rows of the batch processed per second, over all ranks.
+    pub rows_per_s: f64,
     /// Tokens (rows, without tokens) processed per second, over all ranks.
     pub tokens_per_s: f64,
     /// The largest memory of any rank, as planned.
@@ -48,8 +50,9 @@ pub struct Step {
 }
 event!(Step, "step");
 
-impl From<&StepDone> for Step {
-    fn from(done: &StepDone) -> Step {
+impl Step {
+    /// A step whose rows are so many tokens each, one without tokens.
+    pub fn new(done: &StepDone, tokens_per_row: f64) -> Step {
         let StepDone { step, report, learning_rate } = *done;
         Step {
             step,
@@ -57,6 +60,7 @@ impl From<&StepDone> for Step {
             grad_norm: report.grad_norm,
             loss_scale: report.scaling.map(|scaling| scaling.scale),
             skipped_steps: report.scaling.map(|scaling| scaling.skipped),
+            rows_per_s: report.tokens_per_s / tokens_per_row,
             tokens_per_s: report.tokens_per_s,
             peak_bytes_planned: report.peak_bytes_planned as u64,
             peak_bytes_used: Some(report.peak_bytes_used as u64),
@@ -90,6 +94,8 @@ pub struct Summary {
     pub bigram_nats: Option<f64>,
     /// What counting bytes reaches, in nats per byte.
     pub unigram_nats: Option<f64>,
+    /// Rows of the batch per second of training.
+    pub rows_per_s: f64,
     /// Tokens (rows, without tokens) per second of training.
     pub tokens_per_s: f64,
     /// The same of one device that has the cores which the ranks share; `None` if it was not measured.

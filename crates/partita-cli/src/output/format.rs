@@ -1,17 +1,9 @@
 //! Numbers and tables for people.
 
-pub use partita_base::{format_bytes as bytes, format_seconds as seconds};
-
-/// A count in three digits or so: `87`, `12.3k`, `4.5M`.
-pub fn short(count: f64) -> String {
-    match count {
-        _ if !count.is_finite() => "-".to_string(),
-        c if c < 999.5 => format!("{c:.0}"),
-        c if c < 999_950.0 => format!("{:.1}k", c / 1e3),
-        c if c < 999_950_000.0 => format!("{:.1}M", c / 1e6),
-        c => format!("{:.1}G", c / 1e9),
-    }
-}
+use partita_base::Diagnostic;
+pub use partita_base::{
+    format_bytes as bytes, format_count as short, format_parameters as parameters, format_seconds as seconds,
+};
 
 /// A loss or a norm: four decimals, or an exponent where they would say little.
 pub fn number(value: f64) -> String {
@@ -30,6 +22,11 @@ pub fn duration(seconds: f64) -> String {
         60..3600 => format!("{} min {:02} s", whole / 60, whole % 60),
         _ => format!("{} h {:02} min", whole / 3600, whole % 3600 / 60),
     }
+}
+
+/// What a throughput counts: tokens, where rows have several.
+pub fn unit(rows_per_s: f64, tokens_per_s: f64) -> &'static str {
+    if tokens_per_s > rows_per_s { "tokens/s" } else { "rows/s" }
 }
 
 /// Rows under a header, columns two spaces apart: the first to the left, the others to the right. No trailing spaces.
@@ -58,13 +55,31 @@ pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
+/// The headline in red, labels in cyan.
+pub fn coloured(diagnostic: &Diagnostic) -> String {
+    let text = diagnostic.to_string();
+    let (head, rest) = text.split_once('\n').map_or((text.as_str(), None), |(h, r)| (h, Some(r)));
+    let (code, message) = head.split_once(": ").unwrap_or((head, ""));
+    let mut result = format!("\x1b[1;31m{code}\x1b[0m\x1b[1m: {message}\x1b[0m");
+    for line in rest.into_iter().flat_map(str::lines) {
+        result.push('\n');
+        // Labels end at column 10; lines that go on with a text start after it.
+        match line.split_at_checked(10) {
+            Some((label, text)) if !label.trim().is_empty() && text.starts_with(':') => {
+                result += &format!("\x1b[36m{label}\x1b[0m{text}");
+            }
+            _ => result += line,
+        }
+    }
+    result
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn amounts_keep_to_their_units() {
-        assert_eq!([87.4, 999.6, 12_345.0, 4.5e6, f64::NAN].map(short), ["87", "1.0k", "12.3k", "4.5M", "-"]);
         assert_eq!([2.34567, 0.0, 1.5e-5, 2e7].map(number), ["2.3457", "0.0000", "1.500e-5", "2.000e7"]);
         assert_eq!(number(f64::NAN), "NaN");
         assert_eq!([12.34, 245.0, 7620.0].map(duration), ["12.3 s", "4 min 05 s", "2 h 07 min"]);

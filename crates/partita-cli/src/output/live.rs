@@ -4,7 +4,7 @@
 //! up, and erase to the end of the screen; so what was printed before stays above it.
 
 use super::events::{Step, Validation};
-use super::format::{bytes, duration, number, short};
+use super::format::{bytes, duration, number, short, unit};
 use partita_program::Action;
 use partita_runtime::Runner;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -167,7 +167,8 @@ impl Live {
             if let Some(Validation { step, loss }) = &self.validation {
                 lines.push(format!("validation  {:>10}  after step {step}", number(*loss)));
             }
-            lines.push(format!("tokens/s    {:>10}  {}", short(step.tokens_per_s), curve(&self.speeds)));
+            let unit = unit(step.rows_per_s, step.tokens_per_s);
+            lines.push(format!("{unit:<12}{:>10}  {}", short(step.tokens_per_s), curve(&self.speeds)));
             let used = step.peak_bytes_used.map_or(String::new(), |used| format!("  {} used", bytes(used)));
             lines.push(format!("memory      {:>10}  planned{used}", bytes(step.peak_bytes_planned)));
         }
@@ -231,6 +232,7 @@ mod tests {
             grad_norm: None,
             loss_scale: None,
             skipped_steps: None,
+            rows_per_s: tokens_per_s / 64.0,
             tokens_per_s,
             peak_bytes_planned: 3 << 20,
             peak_bytes_used: Some(2 << 20),

@@ -31,7 +31,9 @@ impl Write for Captured {
 
 fn output(json: bool, log_every: Option<u64>) -> (Output, Captured, Captured) {
     let (out, err) = (Captured::default(), Captured::default());
-    (Output::to(Box::new(out.clone()), Box::new(err.clone()), json, log_every), out, err)
+    let mut output = Output::to(Box::new(out.clone()), Box::new(err.clone()), json);
+    output.log_every(log_every);
+    (output, out, err)
 }
 
 fn step(step: u64) -> Step {
@@ -41,6 +43,7 @@ fn step(step: u64) -> Step {
         grad_norm: Some(0.5),
         loss_scale: None,
         skipped_steps: None,
+        rows_per_s: 192.9,
         tokens_per_s: 12_345.0,
         peak_bytes_planned: 3 << 20,
         peak_bytes_used: Some(2 << 20),
@@ -101,7 +104,16 @@ fn json_events_have_exactly_their_keys() {
     let (value, keys) = event(|o| o.step(&step(3)));
     assert_eq!(
         keys,
-        ["event", "grad_norm", "loss", "peak_bytes_planned", "peak_bytes_used", "step", "tokens_per_s"]
+        [
+            "event",
+            "grad_norm",
+            "loss",
+            "peak_bytes_planned",
+            "peak_bytes_used",
+            "rows_per_s",
+            "step",
+            "tokens_per_s"
+        ]
     );
     assert_eq!((value["event"].as_str(), value["loss"].as_f64()), (Some("step"), Some(3.25)));
 
@@ -165,7 +177,7 @@ fn a_step_is_one_aligned_line() {
     let (mut output, out, err) = output(false, None);
     output.begin(1, 12);
     output.step(&step(1));
-    output.step(&Step { loss: 123.456789, grad_norm: None, tokens_per_s: 9.0, ..step(12) });
+    output.step(&Step { loss: 123.456789, grad_norm: None, rows_per_s: 0.5, tokens_per_s: 9.0, ..step(12) });
     let lines = out.lines();
     assert_eq!(
         lines[0],
@@ -173,6 +185,24 @@ fn a_step_is_one_aligned_line() {
     );
     assert_eq!(lines[0].len(), lines[1].len());
     assert_eq!(err.text(), "");
+}
+
+/// A model of images has rows, which its run counts as such.
+#[test]
+fn throughput_without_tokens_is_in_rows() {
+    let (mut output, out, _) = output(false, None);
+    output.begin(1, 1);
+    output.step(&Step { rows_per_s: 12_345.0, ..step(1) });
+    let rate = 20.0;
+    output.summary(&Summary {
+        rows_per_s: rate,
+        tokens_per_s: rate,
+        tokens_per_s_one_device: Some(rate),
+        ..Summary::default()
+    });
+    let text = out.text();
+    assert!(text.contains(" 12.3k rows/s ") && !text.contains("tokens"), "{text}");
+    assert_eq!(text.matches(" rows/s").count(), 3, "{text}");
 }
 
 #[test]
@@ -309,7 +339,7 @@ fn a_reader_that_went_away_is_no_error() {
         }
     }
     let err = Captured::default();
-    let mut output = Output::to(Box::new(Closed), Box::new(err.clone()), true, None);
+    let mut output = Output::to(Box::new(Closed), Box::new(err.clone()), true);
     output.note("anyone?");
     output.error(&Diagnostic::new("E001", "no"));
     assert_eq!(err.text(), "error[E001]: no\n");

@@ -12,6 +12,85 @@ fn refused(settings: &[&str], code: &str, words: &[&str]) {
     place.train("gpt", "tp=2", &arguments).refuses(code, words);
 }
 
+/// Files that do not end, or are larger than any text, are read up to a bound: with more, the allocator would end the
+/// command under this limit of 1 GB.
+#[cfg(target_os = "linux")]
+#[test]
+fn files_without_end_are_refused() {
+    let place = crate::place();
+    let limited = |arguments: &[&str]| {
+        let script = "ulimit -v 1000000 && exec timeout 20 \"$0\" \"$@\"";
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", script]).arg(env!("CARGO_BIN_EXE_partita")).args(arguments);
+        let output = command.current_dir(place.path("")).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap() + &String::from_utf8(output.stdout).unwrap();
+        (output.status.code(), said)
+    };
+    fs::File::create(place.path("sparse.toml")).unwrap().set_len(10 << 30).unwrap();
+    for endless in ["/dev/zero", "sparse.toml"] {
+        for (arguments, code) in [
+            (&["simulate", "gpt", "--cluster", endless][..], "E473"),
+            (&["show", "gpt", "--plan", endless], "E005"),
+            (&["show", endless], "E005"),
+            (&["simulate", "--rows", endless], "E005"),
+        ] {
+            let (status, said) = limited(arguments);
+            assert!(status == Some(2) && said.contains(code), "{arguments:?}: {status:?} {said}");
+            assert!(said.contains("at most 67108864 are read"), "{arguments:?}: {said}");
+        }
+    }
+    place.train("mlp", "dp=2", &["--checkpoint-dir", "run"]);
+    let step = newest(&place.path("run"));
+    for name in ["manifest.json", "state.json", "config.toml", "../latest"] {
+        let file = step.join(name);
+        let whole = fs::read(&file).unwrap();
+        let damages: [&dyn Fn(); 3] = [
+            &|| fs::File::options().write(true).open(&file).unwrap().set_len(10 << 30).unwrap(),
+            &|| {
+                fs::remove_file(&file).unwrap();
+                std::os::unix::fs::symlink("/dev/zero", &file).unwrap();
+            },
+            &|| {
+                fs::remove_file(&file).unwrap();
+                assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+            },
+        ];
+        for (number, damage) in damages.iter().enumerate() {
+            damage();
+            // A run whose `latest` says nothing has a newest checkpoint, which is whole.
+            let expected = if name == "../latest" { 0 } else { 1 };
+            let (status, said) = limited(&["checkpoint", "verify", "run"]);
+            assert_eq!(status, Some(expected), "{name} {number}: {said}");
+            let (status, said) = limited(&["eval", step.to_str().unwrap()]);
+            let expected = if name == "../latest" { Some(0) } else { Some(2) };
+            assert_eq!(status, expected, "{name} {number}: {said}");
+            fs::remove_file(&file).unwrap();
+            fs::write(&file, &whole).unwrap();
+        }
+    }
+}
+
+/// Files of other kinds where a config is expected, and what to do with them.
+#[test]
+fn a_file_of_another_kind_gets_advice() {
+    let place = crate::place();
+    fs::write(place.path("data.npz"), [0x50, 0x4b, 0xff, 0xfe]).unwrap();
+    fs::write(place.path("model.py"), "import torch\n").unwrap();
+    fs::write(place.path("plan.toml"), "[plan]\n\"layers.*\" = \"checkpoint\"\n").unwrap();
+    fs::write(place.path("hybrid.pt2"), "").unwrap();
+    for (name, code, words) in [
+        ("data.npz", "E005", "--data FILE"),
+        ("model.py", "E003", "torch.export.save"),
+        ("plan.toml", "E035", "verify MODEL --plan FILE"),
+        ("hybird.toml", "E005", "did you mean `hybrid.pt2`"),
+        ("hybird.pt2", "E350", "did you mean `hybrid.pt2`"),
+        ("llma", "E005", "did you mean `llama`"),
+    ] {
+        place.run(&["show", name, "--mesh", "dp=2", "--json"]).refuses(code, &[words]);
+    }
+    place.run(&["explain", "E9999", "--json"]).refuses("E016", &["E9999"]);
+}
+
 #[test]
 fn an_unknown_key_gets_a_suggestion() {
     refused(&["train.stepz=3"], "E001", &["`stepz`", "did you mean `steps`"]);

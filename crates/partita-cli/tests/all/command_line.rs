@@ -15,6 +15,29 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
+/// A reader that has enough closes its pipe; a disk that is full loses what was printed.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_cannot_be_printed_is_an_error_unless_nobody_reads() {
+    for command in
+        ["show mlp", "estimate gpt --json", "lower gpt --mesh dp=2", "completions bash", "--help", "env"]
+    {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let words: Vec<&str> = command.split(' ').collect();
+        let outcome = Command::new(env!("CARGO_BIN_EXE_partita")).args(&words).stdout(full).output().unwrap();
+        let said = text(&outcome.stderr);
+        assert_eq!(outcome.status.code(), Some(2), "{command}: {said}");
+        assert!(said.contains("error[E043]: standard output is not complete"), "{command}: {said}");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_partita"));
+        let mut child = child.args(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let closed = child.wait_with_output().unwrap();
+        let said = text(&closed.stderr);
+        // On a slow machine there is progress.
+        assert!(closed.status.code() == Some(0) && !said.contains("error"), "{command}: {said}");
+    }
+}
+
 #[test]
 fn env_describes_the_machine_for_people_and_machines() {
     let human = partita(&["env"]);
@@ -81,6 +104,34 @@ fn opt_takes_what_stands_in_the_run_line_of_a_file_test() {
     assert!(text(&result.stderr).contains("E017"), "{result:?}");
     let list = text(&partita(&["opt", "--list"]).stdout);
     assert!(list.contains("print-fusion") && list.contains("..NAME"), "{list}");
+}
+
+#[test]
+fn any_pass_from_the_model_to_the_program_can_be_printed() {
+    let printed = |names: &str| {
+        let result = partita(&["lower", "mlp", "--mesh", "dp=2", "--batch", "4", "--print-after", names]);
+        assert_eq!(result.status.code(), Some(0), "{result:?}");
+        text(&result.stdout)
+    };
+    // In the order of the passes, whatever the order of the names.
+    let text = printed("fuse,partition,gradients,update");
+    let places: Vec<Option<usize>> = ["gradients", "update", "partition", "fuse"]
+        .map(|name| text.find(&format!("// after {name}: ")))
+        .into();
+    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?}");
+    // The gradients of one device, the update of its parameters, and the mean over ranks that partitioning derives.
+    let of = |from: usize, to: usize| &text[places[from].unwrap()..places[to].unwrap_or(text.len())];
+    assert!(of(0, 1).contains("grad.layers.0.weight") && !of(0, 1).contains("learning_rate"), "{text}");
+    assert!(of(1, 2).contains("learning_rate") && !of(1, 2).contains("all_reduce"), "{text}");
+    assert!(of(2, 3).contains("all_reduce"), "{text}");
+    // No two passes have one name.
+    let all = printed("all");
+    let mut names: Vec<&str> =
+        all.lines().filter_map(|line| line.strip_prefix("// after ")?.split(':').next()).collect();
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert!(count > 25 && names.len() == count, "{names:?}");
 }
 
 #[test]

@@ -1,13 +1,12 @@
-//! The commands and configs on the pages of docs/ and in the README: all are understood, and those that need nothing but the
+//! The commands, configs and plans on the pages of docs/ and in the README: all are understood, and those that need nothing but the
 //! command are run, in the order of their page. What they print is compared on the pages that say it (`docs/TUTORIAL.md` in
 //! `python/tests/test_tutorial.py`, the pages of messages in `explain.rs`).
 
-use crate::place;
-use clap::Parser;
-use partita_cli::cli::Cli;
+use crate::{place, root};
+use partita::engines::Engines;
 use partita_testkit::Place;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Commands that the test does not run, by how they begin, and who does.
 const ELSEWHERE: &[(&str, &str)] = &[
@@ -27,10 +26,6 @@ const RUN: &[&str] = &[
     "docs/PRECISION.md",
     "docs/PROFILE.md",
 ];
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
-}
 
 /// The pages, by their paths from the root.
 fn pages() -> Vec<(String, String)> {
@@ -109,17 +104,18 @@ fn filled(words: &[String]) -> Vec<String> {
 
 #[test]
 fn every_command_on_a_page_is_understood() {
+    let application = partita_cli::application(Engines::bundled());
     let mut count = 0;
     for (page, text) in pages() {
         for command in blocks(&text, "console").into_iter().chain(blocks(&text, "sh")).flat_map(commands) {
             count += 1;
-            if let Err(error) = Cli::try_parse_from(filled(&command)) {
+            if let Err(error) = application.read(filled(&command)) {
                 panic!("{page}: {}\n{error}", command.join(" "));
             }
         }
     }
     assert!(count > 80, "{count}");
-    assert!(Cli::try_parse_from(["partita", "train", "gpt", "--mehs", "dp=2"]).is_err());
+    assert!(application.read(["partita", "train", "gpt", "--mehs", "dp=2"]).is_err());
     assert_eq!(words("a 'b c'=d  # e"), ["a", "b c=d"]);
 }
 
@@ -173,11 +169,12 @@ fn commands_of_pages_run() {
 }
 
 #[test]
-fn configs_and_plans_of_the_readme_are_accepted() {
+fn configs_and_plans_of_pages_are_accepted() {
     let place = place();
     fs::write(place.path("books"), "to be or not to be, that is the question. ".repeat(400)).unwrap();
     let (mut configs, mut plans) = (0, 0);
-    let text = fs::read_to_string(root().join("README.md")).unwrap();
+    let page = |name: &str| fs::read_to_string(root().join("docs").join(name)).unwrap();
+    let text = page("CONFIG.md") + &page("PLANS.md");
     for block in blocks(&text, "toml") {
         if block.starts_with("[model]") {
             fs::write(place.path("config.toml"), block).unwrap();

@@ -143,6 +143,22 @@ fn the_screen_shows_lines_meetings_and_notes() {
     }
 }
 
+/// Sends are counted in the table, and are not "no collectives".
+#[test]
+fn sends_between_stages_are_listed() {
+    let step = ["explain", "mlp", "--mesh", "pp=2", "--microbatches", "2"];
+    let outcome = crate::place().run(&step);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let (_, rest) = outcome.out.split_once("no collectives within a stage\n\nsends between stages").unwrap();
+    let row = |from: &str, to: &str, part: &str| {
+        let is_meant = |line: &&str| line.split_whitespace().take(3).eq([from, to, part]);
+        rest.lines().filter(is_meant).count()
+    };
+    assert_eq!((row("0", "1", "forward"), row("1", "0", "backward")), (1, 1), "{rest}");
+    // Without stages there are none.
+    assert!(crate::place().run(&["explain", "mlp", "--mesh", "dp=1"]).out.contains("\nno collectives\n"));
+}
+
 #[test]
 fn the_collectives_are_those_that_counts_counts() {
     let place = with_plan(PLAN);

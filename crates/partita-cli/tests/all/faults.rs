@@ -476,7 +476,8 @@ fn every_process_reads_only_the_parts_that_its_ranks_hold() {
         let resume = ["--resume", "run/step-00000004", "--checkpoint-dir", "more"];
         let resumed = run(&place, &launch(2, model, mesh, &resume));
         assert_eq!(resumed.losses(), whole[4..], "{model} {mesh}");
-        let expected = format!("this process read {} of {all} bytes", own + texts);
+        let expected =
+            format!("this process read {} bytes; the tensors of the checkpoint have {all}", own + texts);
         let is_told = |note: &Value| note["message"] == expected.as_str();
         assert!(resumed.of("note").iter().any(is_told), "{model} {mesh}: {expected}: {}", resumed.out);
         assert!(mesh == "dp=2" || own < all * 2 / 3, "{own} of {all}");

@@ -1,6 +1,7 @@
 //! The rules of the house, read off the files: who may import whom, what must be written down where, how long a
 //! file may be, where unsafe code may stand.
 
+use crate::root;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -50,10 +51,6 @@ const LONG_FILES: [(&str, &str); 5] = [
 
 /// The most columns of a comment line; rows of tables may be wider.
 const WIDEST_COMMENT: usize = 125;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the crate lies in crates/")
-}
 
 fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -240,6 +237,25 @@ fn source_files_are_short_and_finished() {
         }
     }
     report("too long or unfinished", offenders);
+}
+
+/// What commands are made of does not import commands: they import it.
+#[test]
+fn commands_are_imported_by_their_list_alone() {
+    let mut offenders = Vec::new();
+    for (file, text) in sources("partita-cli") {
+        if file.starts_with("commands/") || file == "lib.rs" {
+            continue;
+        }
+        let lines = code_of(&text);
+        offenders.extend(
+            lines
+                .lines()
+                .filter(|line| line.contains("crate::commands"))
+                .map(|line| format!("{file}: {}", line.trim())),
+        );
+    }
+    report("what commands import imports them back", offenders);
 }
 
 /// The lines with an unsafe block or implementation that no `SAFETY` comment stands above, of its own statement.

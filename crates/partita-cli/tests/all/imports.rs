@@ -31,6 +31,10 @@ fn every_command_takes_a_model_of_pytorch() {
     assert!(printed(&place, &["simulate", &gpt, "--mesh", "pp=2"]).contains("predicted"));
     let run = ["train", &gpt, "--mesh", "dp=2", "--steps", "2", "--checkpoint-dir", "saved"];
     assert!(printed(&place, &run).contains("random numbers for"));
+    // A path that is no file of tensors would change nothing.
+    let fed_text = ["train", &gpt, "--mesh", "dp=2", "--steps", "2", "--data", ".", "--json"];
+    place.run(&fed_text).refuses("E036", &["--data"]);
+    place.run(&["train", "mlp", "--steps", "2", "--data", ".", "--json"]).refuses("E036", &["--data"]);
     let more = ["train", &gpt, "--mesh", "dp=1", "--steps", "3", "--checkpoint-dir", "saved", "--resume"];
     assert!(printed(&place, &more).contains("after step 2"));
     assert!(printed(&place, &["eval", "saved", "--mesh", "tp=2"]).contains("after step 3"));
@@ -39,6 +43,32 @@ fn every_command_takes_a_model_of_pytorch() {
     let from = printed(&place, &["verify", &gpt, "--set", "model.weights=w.safetensors"]);
     assert!(from.contains("verified"), "{from}");
     assert!(place.run(&["generate", "saved", "--prompt", "a"]).err.contains("E011"));
+}
+
+/// Models without blocks that repeat are cut along their dataflow, and models whose file fixes the batch are searched as a
+/// whole: 2 of 12 could not be cut before, and plans of a pipeline had no lines.
+#[test]
+fn any_model_is_cut_into_stages_and_planned() {
+    let place = crate::place();
+    for name in ["mlp", "conv", "lstm", "gru", "cells", "bert", "gpt", "elementwise", "attentions", "experts"]
+    {
+        let path = model(&format!("{name}.pt2"));
+        let shown = printed(&place, &["show", &path, "--mesh", "pp=2"]);
+        let because = ["stage 0 ends there: chosen automatically"];
+        assert!(because.iter().all(|words| shown.contains(words)), "{name}: {shown}");
+        printed(&place, &["verify", &path, "--mesh", "pp=2"]);
+    }
+    let shown = printed(&place, &["show", &model("lstm.pt2"), "--mesh", "pp=2"]);
+    assert!(shown.contains("no blocks repeat") && shown.contains("`\"\" = \"layers(2)\"`"), "{shown}");
+    // The batch of this file is fixed.
+    let found = place.run(&["plan", &model("gpt.pt2"), "--mesh", "pp=2,tp=2", "--json"]);
+    assert_eq!(found.code, Some(0), "{}", found.err);
+    let plan = found.of("plan").remove(0);
+    assert!(plan["plan"].as_str().unwrap().contains("axis=tp"), "{plan}");
+    assert_eq!(plan["refused"], serde_json::json!([]), "{plan}");
+    // A step of a model without a loss, on slices of different sizes.
+    let forward = printed(&place, &["plan", &model("conv_eval.pt2"), "--devices", "3"]);
+    assert!(forward.contains("a step takes"), "{forward}");
 }
 
 #[test]

@@ -230,6 +230,52 @@ fn too_little_address_space_is_an_error_and_no_abort() {
     }
 }
 
+/// What nothing can hold is answered from its sizes: no list of its blocks is made, and no tensor is allocated.
+#[test]
+fn a_batch_that_nothing_can_hold_is_answered_at_once() {
+    let place = crate::place();
+    let rows = ["--batch", "4294967296"];
+    for (command, code) in [
+        ("explain mixtral --mesh dp=2", 0),
+        ("simulate t5 --json", 0),
+        ("lower wide-resnet --counts", 0),
+        ("report gpt --out page.html", 0),
+        ("plan mlp --devices 2 --json", 2),
+    ] {
+        let began = std::time::Instant::now();
+        let outcome = place.run(&[&command.split(' ').collect::<Vec<_>>()[..], &rows].concat());
+        assert_eq!(outcome.code, Some(code), "{command}: {}", outcome.err);
+        assert!(code == 0 || outcome.err.contains("error[E520]"), "{command}: {}", outcome.err);
+        // Hundreds of seconds while blocks were listed one by one.
+        assert!(began.elapsed().as_secs() < 60, "{command}: {:?}", began.elapsed());
+    }
+    let experts = ["--set", "model.experts=999999999999", "--set", "model.sequence=1000000"];
+    let too_large = [&["explain", "mixtral", "--mesh", "dp=2", "--json"][..], &experts].concat();
+    place.run(&too_large).refuses("E040", &["larger than the memory of any cluster", "64 PiB"]);
+    // The memory of ranks is requested before exchanges are divided among them.
+    let wide = [
+        "train",
+        "moe-gpt",
+        "--no-verify",
+        "--set",
+        "model.experts=1000000",
+        "--memory-limit",
+        "500M",
+        "--json",
+    ];
+    let outcome = place.run_with(&wide, |command| command.env("RUST_BACKTRACE", "0"));
+    outcome.refuses("E040", &["the planned buffers of"]);
+}
+
+#[test]
+fn a_mesh_is_looked_at_before_arguments_are_drawn() {
+    let place = crate::place();
+    let text = "func.func @f(%a: tensor<4xf32>) -> tensor<4xf32> {\n  return %a : tensor<4xf32>\n}\n";
+    fs::write(place.path("f.mlir"), text).unwrap();
+    let run = place.run(&["run", "f.mlir", "--mesh", "dp=1000000", "--input", "none.npz", "--json"]);
+    run.refuses("E007", &["1000000"]);
+}
+
 #[test]
 fn what_is_wrong_with_a_command_line_is_json_too() {
     let place = crate::place();

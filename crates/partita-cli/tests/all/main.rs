@@ -1,5 +1,6 @@
 //! The command as users run it, and the rules of the house.
 
+mod agreement;
 mod bad_input;
 mod bench;
 mod command_line;
@@ -8,6 +9,7 @@ mod documents;
 mod explain;
 #[cfg(target_os = "linux")]
 mod faults;
+mod figures;
 mod house;
 mod imports;
 mod install;
@@ -15,9 +17,11 @@ mod launch;
 mod limits;
 mod lower_and_show;
 mod memory;
+mod page;
 mod pipelines;
 mod plan;
 mod profile;
+mod reference;
 mod report;
 mod resumes;
 mod runs;
@@ -27,8 +31,14 @@ mod security;
 mod training;
 
 use partita_testkit::Place;
+use std::path::{Path, PathBuf};
 
 /// A new folder in which the built command runs.
 fn place() -> Place {
     Place::of(env!("CARGO_BIN_EXE_partita"))
+}
+
+/// The root of the repository.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the crate lies in crates/")
 }

@@ -1,12 +1,13 @@
 //! A whole run holds in memory what was planned.
 #![cfg(target_os = "linux")]
 
-use clap::Parser;
+use clap::FromArgMatches;
 use partita::Session;
-use partita::session::Part;
-use partita_cli::cli::{Cli, Command};
+use partita::engines::Engines;
+use partita_cli::commands::train::TrainArgs;
 use partita_cli::output::Output;
-use partita_cli::run::{Ending, run};
+use partita_cli::run::Ending;
+use partita_schedule::StepKind;
 
 /// What the process may hold beside the arenas: the text, graphs, tensors on their way, thread stacks.
 const BESIDE_BYTES: u64 = 64 << 20;
@@ -23,7 +24,7 @@ fn status_bytes(name: &str) -> u64 {
 fn planned_bytes(session: &Session) -> u64 {
     let model = session.model().unwrap();
     let built = session.build_model(&model).unwrap();
-    let validation = session.build_part(&model, &built.plan, Part::Loss).unwrap();
+    let validation = session.build_part(&model, &built.plan, StepKind::Loss).unwrap();
     [built, validation]
         .iter()
         .flat_map(|placed| session.lower(placed).unwrap().programs)
@@ -68,13 +69,15 @@ fn this_process_stays_within_its_planned_memory() {
         "--checkpoint-dir",
         saved.to_str().unwrap(),
     ];
-    let cli = Cli::parse_from(line);
-    let Command::Train(arguments) = &cli.command else { panic!("train") };
+    let application = partita_cli::application(Engines::bundled());
+    let cli = application.read(line).unwrap_or_else(|error| panic!("{error}"));
+    let matches = application.command_line().get_matches_from(line);
+    let arguments = TrainArgs::from_arg_matches(matches.subcommand().unwrap().1).unwrap();
     let session = Session::load(&arguments.config, &arguments.overrides().unwrap()).unwrap();
 
     let before = status_bytes("VmRSS");
-    let mut output = Output::to(Box::new(std::io::sink()), Box::new(std::io::sink()), true, None);
-    assert_eq!(run(&cli, &partita::engine::Host::default(), &mut output).unwrap(), Ending::Done);
+    let mut output = Output::to(Box::new(std::io::sink()), Box::new(std::io::sink()), true);
+    assert_eq!(cli.command.call(&application, &mut output).unwrap(), Ending::Done);
     let held = status_bytes("VmHWM") - before;
 
     let planned = planned_bytes(&session);

@@ -173,6 +173,20 @@ fn a_timetable_is_drawn_written_and_read_back() {
     assert!(unknown.code == Some(2) && unknown.err.contains("did you mean `1f1b`"), "{}", unknown.err);
 }
 
+/// A prediction says once how busy ranks are: what it advises is about the time that it simulated.
+#[test]
+fn the_idle_time_of_a_prediction_is_the_simulated_one() {
+    let simulated = place().run(&["simulate", "gpt", "--mesh", "pp=2"]);
+    assert_eq!(simulated.code, Some(0), "{}", simulated.err);
+    let text = simulated.out + &simulated.err;
+    let percent = |before: &str| -> u32 {
+        let (_, rest) = text.split_once(before).unwrap_or_else(|| panic!("{before} in {text}"));
+        rest.split('%').next().unwrap().parse().unwrap()
+    };
+    let (busy, idle) = (percent("ranks compute "), percent("stages of the pipeline are idle "));
+    assert_eq!(busy + idle, 100, "{text}");
+}
+
 #[test]
 fn what_has_no_effect_is_told_or_refused() {
     let place = place();

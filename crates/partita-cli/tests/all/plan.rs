@@ -37,6 +37,20 @@ fn the_plan_found_is_the_fastest_and_the_bound_is_below_it() {
     }
 }
 
+/// What searches found, which is in other terms than the table, is told where it is requested.
+#[test]
+fn searches_are_told_of_with_why() {
+    let printed = |more: &[&str]| {
+        let output = partita(&[&["plan", "mlp", "--mesh", "dp=2,tp=2"][..], more].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (short, long) = (printed(&[]), printed(&["--why"]));
+    assert!(short.contains("`--why` tells of 1 search") && !short.contains("search on "), "{short}");
+    assert!(!short.contains("refused: "), "{short}");
+    assert!(long.contains("search on dp=2,tp=2: the layouts found") && !long.contains("`--why`"), "{long}");
+}
+
 #[test]
 fn every_mesh_of_the_devices_is_tried_and_the_plan_reads_back() {
     let place = Place::of(env!("CARGO_BIN_EXE_partita"));

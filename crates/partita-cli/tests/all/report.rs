@@ -2,10 +2,9 @@
 
 use crate::place;
 use serde_json::Value;
-use std::path::Path;
-use std::process::Command;
+use std::collections::BTreeMap;
 
-const SMALL: [&str; 10] = [
+pub(crate) const SMALL: [&str; 10] = [
     "--set",
     "model.layers=2",
     "--set",
@@ -62,8 +61,55 @@ fn bytes_of_the_matrix_are_those_of_the_gradients() {
         moved >= 2.0 * 4.0 * elements && moved <= 2.0 * 4.0 * elements + 64.0,
         "{moved} for {elements} elements"
     );
-    let rows = section(&report, "Parameters")["rows"].as_array().unwrap().len();
-    assert_eq!(rows, shown.lines().filter(|line| line.contains("weight") || line.contains("bias")).count());
+    // Parameters of equal layers are one row: `layers.0,1.attn.q_proj.weight`.
+    let of_row = |row: &Value| row[0].as_str().unwrap().split(',').count();
+    let listed: usize = section(&report, "Parameters")["rows"].as_array().unwrap().iter().map(of_row).sum();
+    assert_eq!(listed, shown.lines().filter(|line| line.contains("weight") || line.contains("bias")).count());
+}
+
+/// The page has the reductions of `explain`, those of weight gradients under `weight_grad`. Gathers of one parameter may have
+/// become one.
+#[test]
+fn collectives_are_in_the_phases_that_explain_says() {
+    for mesh in ["dp=2", "fsdp=2"] {
+        let place = place();
+        let explained = place.run(&[&["explain", "gpt", "--mesh", mesh, "--json"], &SMALL[..]].concat());
+        let events = explained.out.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let mut expected: BTreeMap<(String, String), usize> = BTreeMap::new();
+        let text = |value: &Value| value.as_str().unwrap().to_string();
+        for event in events.filter(|event| event["event"] == "explain") {
+            let all = event["collectives"].as_array().unwrap();
+            for one in all.iter().filter(|one| one["kind"] != "all_gather") {
+                *expected.entry((text(&one["kind"]), text(&one["phase"]))).or_default() += 1;
+            }
+        }
+        let mut found: BTreeMap<(String, String), usize> = BTreeMap::new();
+        let report = reported(mesh, &[]);
+        let rows = section(&report, "Collectives")["rows"].as_array().unwrap();
+        for row in rows.iter().filter(|row| row[0] != "all_gather") {
+            let tensors: usize = text(&row[4]).parse().unwrap();
+            *found.entry((text(&row[0]), text(&row[1]))).or_default() += tensors;
+        }
+        assert!(expected.keys().any(|(_, phase)| phase == "weight_grad"), "{mesh}: {expected:?}");
+        assert_eq!(found, expected, "{mesh}");
+    }
+}
+
+/// Of many classes of ranks only the fullest are drawn, and the page says so; one rank is not several.
+#[test]
+fn classes_that_are_not_drawn_are_counted() {
+    let report = reported("pp=4", &["--set", "model.layers=4", "--microbatches", "4"]);
+    let sections = report["sections"].as_array().unwrap();
+    let of = |title: &str| {
+        let is_meant = |section: &&Value| section["title"].as_str().unwrap().starts_with(title);
+        sections.iter().filter(is_meant).collect::<Vec<_>>()
+    };
+    let drawn = of("Memory of rank ");
+    assert!(drawn.len() == 3 && of("Memory of ranks").is_empty(), "{drawn:?}");
+    assert_eq!(of("Owners of the peak of rank ").len(), 3);
+    let says: Vec<bool> =
+        drawn.iter().map(|one| one["about"].as_str().unwrap().contains("1 more class is not")).collect();
+    assert_eq!(says, [false, false, true]);
 }
 
 #[test]
@@ -141,7 +187,7 @@ fn a_large_step_is_shown_by_slices_beside_a_small_one() {
     assert_eq!(rows[0], serde_json::json!(["layers", "126", "5"]));
     let causes = section(&report, "Small step: parameters")["rows"].as_array().unwrap();
     assert!(
-        causes.iter().any(|row| row[0] == "layers.0.mlp.up_proj.weight" && row[2] == "[{tp}, {}]"),
+        causes.iter().any(|row| row[0] == "layers.0,1.mlp.up_proj.weight" && row[2] == "[{tp}, {}]"),
         "{causes:?}"
     );
     assert!(sum(section(&report, "Small step: communication")) > 0.0);
@@ -230,59 +276,6 @@ fn a_plan_file_is_reported_for_the_model_that_is_named() {
     assert_eq!(report["title"], "mlp on mesh tp=2");
     let text = section(&report, "Plan")["text"].as_str().unwrap();
     assert!(text.contains("\"layers.0\" = \"colwise\""), "{text}");
-}
-
-/// Headless Chromium by one of its names, where it is installed.
-fn chromium() -> Option<&'static str> {
-    let found = |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|o| o.status.success());
-    ["chromium", "chromium-browser", "google-chrome"].into_iter().find(found)
-}
-
-/// The page as the browser has it after its script ran, and what the script said on the console.
-fn opened(browser: &str, page: &Path, profile: &Path) -> (String, Vec<String>) {
-    let done = Command::new(browser)
-        .args(["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0"])
-        .args(["--window-size=1200,3000", "--virtual-time-budget=4000", "--dump-dom"])
-        .arg(format!("--user-data-dir={}", profile.display()))
-        .arg(format!("file://{}", page.display()))
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    let console = said.lines().filter(|line| line.contains("CONSOLE")).map(str::to_string).collect();
-    (String::from_utf8_lossy(&done.stdout).into_owned(), console)
-}
-
-#[test]
-fn a_browser_draws_every_section_without_an_error() {
-    let Some(browser) = chromium() else {
-        eprintln!("skipped: no Chromium here");
-        return;
-    };
-    let place = place();
-    std::fs::write(place.path("log"), "{\"step\":1,\"loss\":2.5}\n{\"step\":2,\"loss\":2}\n").unwrap();
-    let mut arguments = vec!["report", "gpt", "--mesh", "pp=2", "--microbatches", "2", "--out", "r.html"];
-    arguments.extend(["--measured", "--cycle", "wait=0,active=1", "--losses", "log"]);
-    arguments.extend(SMALL);
-    let outcome = place.run(&arguments);
-    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
-    let (dom, console) = opened(browser, &place.path("r.html"), &place.path("profile"));
-    assert!(console.is_empty(), "{console:#?}");
-    let drawn = dom.matches("<section id=").count();
-    let mut json = arguments.clone();
-    json[7] = "r.json";
-    assert_eq!(place.run(&json).code, Some(0));
-    let report: Value = serde_json::from_slice(&std::fs::read(place.path("r.json")).unwrap()).unwrap();
-    let sections = report["sections"].as_array().unwrap();
-    assert_eq!(drawn, sections.len());
-    let of = |kind: &str| sections.iter().filter(|section| section["body"]["kind"] == kind).count();
-    assert_eq!(dom.matches("<canvas").count(), of("timeline"));
-    assert_eq!(dom.matches("<svg").count(), of("lines") + of("roofline"));
-    // The last section is complete: the script came to its end.
-    assert!(dom.contains("[plan]"), "the plan is on the page");
-    // A page whose script fails is found out.
-    std::fs::write(place.path("bad.html"), "<script>console.error('no ' + none.such)</script>").unwrap();
-    let (_, console) = opened(browser, &place.path("bad.html"), &place.path("profile"));
-    assert_eq!(console.len(), 1, "{console:?}");
 }
 
 #[test]

@@ -92,6 +92,15 @@ fn every_other_difference_is_named_in_a_line() {
         let told = notes(&resume(&place, &["--set", item]));
         assert!(told.iter().any(|note| note == line), "{line}: {told:?}");
     }
+    // A plan changes no number, so another one is told and taken.
+    let is_told = |more: &[&str]| {
+        notes(&resume(&place, more))
+            .iter()
+            .any(|note| note.starts_with("the plan is another than the one in"))
+    };
+    assert!(!is_told(&[]) && is_told(&["--set", "plan.\"layers.*\"=checkpoint"]));
+    fs::write(place.path("plan.toml"), "[plan]\n\"layers.*\" = \"checkpoint\"\n").unwrap();
+    assert!(is_told(&["--plan", "plan.toml"]));
     // The same from another kind of engine would be refused alike; what belongs to other data is, as before.
     resume(&place, &["--set", "train.seed=2"]).refuses("E304", &["seed"]);
     let mut text = fs::read(place.path("text.txt")).unwrap();

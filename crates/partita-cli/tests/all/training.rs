@@ -252,7 +252,15 @@ fn events_have_exactly_the_documented_fields() {
     let fields = |event: &str| -> &[&str] {
         match event {
             "note" => &["message"],
-            "step" => &["step", "loss", "grad_norm", "tokens_per_s", "peak_bytes_planned", "peak_bytes_used"],
+            "step" => &[
+                "step",
+                "loss",
+                "grad_norm",
+                "rows_per_s",
+                "tokens_per_s",
+                "peak_bytes_planned",
+                "peak_bytes_used",
+            ],
             "validation" => &["step", "loss"],
             "sample" => &["prompt", "text"],
             "verify" => &["ok", "worst", "first_diverging", "excused"],
@@ -264,6 +272,7 @@ fn events_have_exactly_the_documented_fields() {
                 "model_nats",
                 "bigram_nats",
                 "unigram_nats",
+                "rows_per_s",
                 "tokens_per_s",
                 "tokens_per_s_one_device",
                 "seconds",

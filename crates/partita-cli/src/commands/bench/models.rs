@@ -2,13 +2,13 @@
 
 use super::fused::{Pass, least_traffic_bytes};
 use partita::models::ModelSource;
-use partita::session::Part;
 use partita_base::{DType, Result};
 use partita_ir::ops::DotGeneral;
 use partita_nn::{
     Activation, BertConfig, Context, GptConfig, Linear, Model, ModelConfig, Module, Optimizer, StepOptions,
 };
 use partita_nn::{Init, losses};
+use partita_schedule::StepKind;
 
 /// A training step, or a part of one.
 #[derive(Clone, PartialEq, Debug)]
@@ -87,11 +87,11 @@ impl Step {
     }
 
     /// The part of a training step that is measured.
-    pub fn part(&self) -> Part {
+    pub fn part(&self) -> StepKind {
         match self {
-            Step::Product(_) | Step::Pass(_) => Part::Loss,
-            Step::Slapo => Part::Gradients,
-            Step::Alpa | Step::Gpt(..) | Step::Bert(..) => Part::Step,
+            Step::Product(_) | Step::Pass(_) => StepKind::Loss,
+            Step::Slapo => StepKind::Gradients,
+            Step::Alpa | Step::Gpt(..) | Step::Bert(..) => StepKind::Step,
         }
     }
 

@@ -4,9 +4,10 @@
 //! more, so that the difference of two times is the gain of these lines (Slapo, arXiv 2302.08005, section 5, presents
 //! schedules in this way). Rungs run one after another: side by side their memory would not fit.
 
+use super::measurement::{MIB, Measurement};
+use super::middle;
 use super::models::Step;
 use super::suites::{Case, Suite, Work};
-use super::{Measurement, middle};
 use crate::output::events::Event;
 use crate::output::format::{bytes, table};
 use partita_schedule::ReadyOptions;
@@ -158,7 +159,7 @@ impl Rungs {
                 format!("{:.2} ms", rung.median_ms),
                 times(rung.gain),
                 times(rung.over_unscheduled),
-                rung.planned_mb.map_or(String::new(), |mb| bytes((mb * super::MIB) as u64)),
+                rung.planned_mb.map_or(String::new(), |mb| bytes((mb * MIB) as u64)),
             ]
         };
         let rows: Vec<Vec<String>> = self.rungs.iter().map(row).collect();

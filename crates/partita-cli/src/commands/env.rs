@@ -1,31 +1,49 @@
-//! What `partita env` reports: the build, the machine, and what a run would find on it.
+//! `partita env`: the build, the machine, and what a run would find on it.
 
 pub mod check;
 
+use crate::command::{Application, Command};
+use crate::output::Output;
 use crate::output::events::Event;
 use crate::output::format::bytes;
-use partita::engine::{Engine, Host};
+use crate::run::{Ending, answer};
+use check::Checks;
+use clap::Args;
+use partita::engines::{Engine, EngineState, Engines};
 use partita::feeds::bundled_corpus;
 use partita::launcher::Place;
-use partita::xla::trainer::{PACKAGES, python};
+use partita_base::Result;
 use partita_runtime::{KernelChoice, KernelOptions, Machine};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::process::Command;
+
+/// Flags of `env`.
+#[derive(Args, Clone, Debug)]
+pub struct EnvArgs {
+    /// Look for what is wrong, and run a small step; exit with 1 if something does not work.
+    #[arg(long)]
+    pub check: bool,
+}
+
+impl Command for EnvArgs {
+    const NAME: &'static str = "env";
+    const ABOUT: &'static str =
+        "Describe this build and this machine; with --check, say what is wrong with it";
+
+    fn run(&self, application: &Application, output: &mut Output) -> Result<Ending> {
+        let environment = Environment::detect(&application.engines);
+        if !self.check {
+            answer(&environment, Environment::text, output);
+            return Ok(Ending::Done);
+        }
+        let checks = Checks::run(&environment, output);
+        answer(&checks, Checks::text, output);
+        Ok(if checks.ok { Ending::Done } else { Ending::CheckFailed })
+    }
+}
 
 /// Variables beside [`Place::variables`] by which launchers tell a process its place.
 const MORE_VARIABLES: &[&str] = &["LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"];
-
-/// An engine on this machine.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct EngineState {
-    /// The engine.
-    pub name: &'static str,
-    /// Whether `--engine` takes it here.
-    pub ready: bool,
-    /// Its version, or what is missing.
-    pub about: String,
-}
 
 /// The report.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -66,7 +84,7 @@ impl Event for Environment {
 
 impl Environment {
     /// Looks around.
-    pub fn detect(host: &Host) -> Environment {
+    pub fn detect(engines: &Engines) -> Environment {
         let variable = |name: &str| std::env::var(name).ok();
         let launcher = Place::variables()
             .chain(MORE_VARIABLES.iter().copied())
@@ -87,7 +105,7 @@ impl Environment {
             features: features(KernelOptions::native()),
             memory_bytes: Machine::now().total,
             data: bundled_corpus().describe(),
-            engines: Engine::ALL.map(|engine| engine_state(engine, host)).to_vec(),
+            engines: engines.iter().map(Engine::state).collect(),
             launched_by: Place::find(variable).map(|place| place.to_string()),
             launcher,
         }
@@ -118,51 +136,6 @@ impl Environment {
         rows.push(("launcher", if set.is_empty() { "none".to_string() } else { set.join(" ") }));
         rows.iter().map(|(label, value)| format!("{label:<9} {}\n", value.trim())).collect()
     }
-}
-
-/// Whether an engine can run here.
-fn engine_state(engine: Engine, host: &Host) -> EngineState {
-    let package = |names: &[&str]| {
-        let found: Vec<Option<String>> = names.iter().map(|name| version(name)).collect();
-        let missing = || format!("{} finds no package {name}: pip install {name}", python(), name = names[0]);
-        match found.iter().flatten().count() == names.len() {
-            true => (
-                true,
-                names
-                    .iter()
-                    .zip(found.iter().flatten())
-                    .map(|(n, v)| format!("{n} {v}"))
-                    .collect::<Vec<_>>()
-                    .join(", "),
-            ),
-            false => (false, missing()),
-        }
-    };
-    let (ready, about) = match engine {
-        Engine::Native => (true, "CPU cores of this host, also in processes of `partita launch`".to_string()),
-        Engine::Mpi => match (&host.mpi, first_line("mpirun", &["--version"])) {
-            (Some(mpi), _) => (true, format!("process {} of {}", mpi.index(), mpi.count())),
-            (None, Some(library)) => {
-                (false, format!("{library} is here; it runs partita-mpi, built from crates/mpi"))
-            }
-            (None, None) => (false, "no mpirun; install an MPI library and build crates/mpi".to_string()),
-        },
-        Engine::Xla => package(&PACKAGES),
-    };
-    EngineState { name: engine.name(), ready, about }
-}
-
-/// The version of a Python package, from what its installer wrote: the package itself is not imported.
-fn version(package: &str) -> Option<String> {
-    let program = format!("import importlib.metadata as m; print(m.version('{package}'))");
-    first_line(&python(), &["-c", &program])
-}
-
-/// The first line that a program prints, if it ends well.
-fn first_line(program: &str, arguments: &[&str]) -> Option<String> {
-    let done = Command::new(program).args(arguments).output().ok().filter(|done| done.status.success())?;
-    let text = String::from_utf8_lossy(&done.stdout).into_owned();
-    text.lines().next().map(|line| line.trim().to_string()).filter(|line| !line.is_empty())
 }
 
 /// The processor's name, where the system tells.
@@ -202,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_levels_of_this_machine_are_told() {
-        let found = Environment::detect(&Host::default());
+        let found = Environment::detect(&Engines::bundled());
         assert_eq!(
             (found.kernels.first(), found.kernels.last()),
             (Some(&"portable".into()), Some(&"native".into()))
@@ -217,7 +190,7 @@ mod tests {
 
     #[test]
     fn the_report_names_this_build_and_hides_nothing_that_is_missing() {
-        let found = Environment::detect(&Host::default());
+        let found = Environment::detect(&Engines::bundled());
         assert!(
             found.text().starts_with(&format!("partita   {}", env!("CARGO_PKG_VERSION"))),
             "{}",

@@ -77,7 +77,7 @@ pub struct ConfigFlags {
 }
 
 /// The key that each flag of [`ConfigFlags`] sets.
-pub(super) const KEYS: [(&str, &str); 18] = [
+pub(crate) const KEYS: [(&str, &str); 18] = [
     ("--mesh", "mesh.shape"),
     ("--cluster", "cluster.name"),
     ("--steps", "train.steps"),
@@ -103,12 +103,12 @@ fn key_of(flag: &str) -> &'static str {
 }
 
 /// `section.key=value`, the value a TOML literal that reads back as it was.
-pub(super) fn item(key: &str, value: impl Into<Value>) -> String {
+pub fn item(key: &str, value: impl Into<Value>) -> String {
     format!("{key}={}", value.into())
 }
 
 /// E034 for a path that is not UTF-8: configs, which are kept beside checkpoints, cannot hold it.
-pub(super) fn path_item(key: &str, path: &Path) -> Result<String> {
+pub(crate) fn path_item(key: &str, path: &Path) -> Result<String> {
     let text = path.to_str().ok_or_else(|| {
         Diagnostic::new("E034", "a path is not UTF-8")
             .at(key)
@@ -120,7 +120,7 @@ pub(super) fn path_item(key: &str, path: &Path) -> Result<String> {
 }
 
 /// A number, which is left for the config to refuse.
-pub(super) fn count_item(key: &str, count: i64) -> String {
+pub(crate) fn count_item(key: &str, count: i64) -> String {
     format!("{key}={count}")
 }
 

@@ -1,6 +1,6 @@
 //! `partita env --check`: what is wrong with this machine for Partita, and what to do about it.
 
-use crate::env::Environment;
+use super::Environment;
 use crate::output::Output;
 use crate::output::events::Event;
 use crate::output::format::bytes;
