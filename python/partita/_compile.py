@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from partita import _partita
 from partita._error import refuse
 from partita._program import Program, Step
-from partita._tensors import Packed, to_numpy
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,7 +59,7 @@ class Function:
         if self._step is None:
             self._step = self.program.on("dp=1", batch=[])
         given = [argument.to_host() if isinstance(argument, DeviceArray) else argument for argument in arguments]
-        found = [DeviceArray(_array(value)) for value in self._step._run(given, {})]
+        found = [DeviceArray(value) for value in self._step(*given).values()]
         return found[0] if len(found) == 1 else tuple(found) or None
 
     def __repr__(self) -> str:
@@ -113,6 +112,3 @@ def compile_str(mlir: str, *, file: str = "<text>") -> CompiledModule:
         raise refuse("E140", "a text without a public function", at=file, expected="func.func @name(..) {..}", found="none")
     return module
 
-
-def _array(packed: Packed) -> np.ndarray:
-    return to_numpy(packed)

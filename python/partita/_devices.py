@@ -29,11 +29,21 @@ def brought(value: Any, device: Any) -> Any:
 
 
 def at_home(values: dict[str, Any], module: Any) -> dict[str, Any]:
-    """Values of parameters and buffers by name, each where the module has what is called so; as they are for None."""
+    """Values of parameters and buffers by name, each where the module has what is called so, and complex if that is; as they
+    are for None."""
     if module is None:
         return values
     own = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
-    return {name: brought(value, own[name].device) if name in own else value for name, value in values.items()}
+    return {name: _like(value, own[name]) if name in own else value for name, value in values.items()}
+
+
+def _like(value: Any, own: Any) -> Any:
+    """A value that came from a rank on the device of another tensor; complex if that is."""
+    if own.is_complex():
+        import torch
+
+        value = torch.view_as_complex(value)
+    return brought(value, own.device)
 
 
 def tell(told: Told, what: str, values: Iterable[Any]) -> None:

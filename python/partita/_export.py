@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from partita import _partita
 from partita._apart import apart, separate
 from partita._averaged import captured
+from partita._decomposed import MAX_ROUNDS, decomposed
 from partita._error import near_names, refuse
 from partita._load import Model
 from partita._origin import place, raised_in
@@ -311,6 +312,34 @@ def _imported(
     ranks: int | None = None,
     function: Callable[..., Any] | None = None,
 ) -> Model:
+    unknown: _partita.PartitaError | None = None
+    for _ in range(MAX_ROUNDS):
+        try:
+            return _imported_as_it_is(exported, module, loss, batch, ranks, function)
+        except _partita.PartitaError as error:
+            # E356: an op that is known, called in a way that is not.
+            if error.code not in ("E355", "E356"):
+                raise
+            unknown = unknown or error
+            named = (error.found or "").split(", ") if error.code == "E355" else [error.message.split("`")[1]]
+            with turn(), _quiet():
+                simpler = decomposed(exported, named)
+            if simpler is None:
+                raise
+            exported = simpler
+    assert unknown is not None
+    raise unknown
+
+
+def _imported_as_it_is(
+    exported: Any,
+    module: torch.nn.Module | None,
+    loss: str | None,
+    batch: int | None,
+    ranks: int | None,
+    function: Callable[..., Any] | None,
+) -> Model:
+    """The model of a program. E355 for ops that the import does not know."""
     reached = Reached(exported)
 
     def save(path: str) -> None:
@@ -324,15 +353,17 @@ def _imported(
         # The file is kept open: its bytes stay after its name is gone.
         native = _partita.Model(path, loss, batch, ranks)
 
-    return Model(native, module, _returning(exported), save, function, reached, ranges_of(exported), _devices(exported))
+    form = (exported.call_spec.in_spec, tuple(exported.graph_signature.user_inputs))
+    return Model(native, module, _returning(exported), save, function, reached, ranges_of(exported), _kinds(exported), form)
 
 
-def _devices(exported: Any) -> list[torch.device | None]:
-    """The devices of the tensors that a module returns, where the export knows them."""
+def _kinds(exported: Any) -> list[tuple[torch.device | None, bool]]:
+    """The devices of the tensors that a module returns, where the export knows them, and whether they are complex."""
     (output,) = exported.graph.find_nodes(op="output")
     names = [spec.arg.name for spec in exported.graph_signature.output_specs if spec.kind.name == "USER_OUTPUT"]
     values = {node.name: node.meta.get("val") for node in output.all_input_nodes}
-    return [getattr(values.get(name), "device", None) for name in names if name in values]
+    found = [values[name] for name in names if name in values]
+    return [(getattr(value, "device", None), isinstance(value, torch.Tensor) and value.is_complex()) for value in found]
 
 
 @contextmanager

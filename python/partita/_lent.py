@@ -106,7 +106,7 @@ class Pass:
                 self._places[name] = 0
                 self.native.set(name, pack(value))
                 return
-            memory = to_torch(lent)
+            memory = to_torch(lent, value.is_complex())
             memory.copy_(value.detach())
             self._places[name] = memory.data_ptr()
             lives_in = self.homes.lives_in(value)

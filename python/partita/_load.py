@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -37,15 +38,18 @@ class Model:
         loss: Callable[..., Any] | None = None,
         reached: Reached | None = None,
         ranges: dict[str, list[Range]] | None = None,
-        devices: Sequence[torch.device | None] = (),
+        kinds: Sequence[tuple[torch.device | None, bool]] = (),
+        form: tuple[Any, tuple[Any, ...]] | None = None,
     ) -> None:
         self._native = native
         # Which parameters and inputs gradients of the outputs reach, of a module.
         self._reached = reached
         # The indices that inputs may contain.
         self._ranges = ranges or {}
-        # Where its outputs lie, of a module.
-        self._devices = devices
+        # Where its outputs lie, of a module, and whether they are complex.
+        self._kinds = kinds
+        # The tree of its arguments, of a module, and the names of the tensors in it.
+        self._form = form
         # The file that it came from, or what writes one.
         self._file = file
         self._module = module
@@ -166,12 +170,48 @@ def load(
     return _loaded.load(model, example_inputs, function, name, batch, ranks)
 
 
+def _in_its_form(model: Model, given: Any) -> Mapping[str, Any] | None:
+    """The tensors of a batch that has the form of the module's arguments, with tensors in dictionaries, tuples or lists:
+    all arguments, the only one, or those by name. ``None`` for one of another form, and for one without anything nested."""
+    if model._form is None or model._module is None or not _is_nested(given):
+        return None
+    tree, leaves = model._form
+    parameters = list(inspect.signature(model._module.forward).parameters)
+    forms: list[tuple[tuple[Any, ...], dict[str, Any]]] = [((given,), {})]
+    if isinstance(given, (tuple, list)):
+        forms.append((tuple(given), {}))
+    elif all(name in parameters for name in given):
+        forms += [((), dict(given)), (tuple(given[name] for name in parameters if name in given), {})]
+    for arguments in forms:
+        try:
+            found = tree.flatten_up_to(arguments)
+        except ValueError:
+            continue
+        if not any(isinstance(value, Mapping) for value in found):
+            by_name = {_partita.name_of_user(name): value for name, value in zip(leaves, found) if isinstance(name, str)}
+            return {name: value for name, value in by_name.items() if name in model.inputs}
+    return None
+
+
+def _is_nested(given: Any) -> bool:
+    """Whether a value of a batch is a dictionary, or has tensors in it. Lists of numbers are tensors."""
+    values = given.values() if isinstance(given, Mapping) else given if isinstance(given, (tuple, list)) else ()
+    return any(
+        isinstance(value, Mapping) or (isinstance(value, (tuple, list)) and any(hasattr(part, "shape") for part in value))
+        for value in values
+    )
+
+
 def named_inputs(model: Model, given: Any) -> Mapping[str, Any]:
-    """The tensors of a batch by input name; a tuple is in the order of the inputs.
+    """The tensors of a batch by input name; a tuple is in the order of the inputs, and one with dictionaries has the form of
+    the module's arguments.
 
     Raises ``PartitaError`` for another number of tensors: E430 for too few, E414 for too many.
     """
     names = list(model.inputs)
+    nested = _in_its_form(model, given)
+    if nested is not None:
+        return nested
     if isinstance(given, Mapping):
         # An input whose name has a meaning in a step has another one there; the caller may use either.
         return {name if name in names else _partita.name_of_user(name): value for name, value in given.items()}

@@ -16,6 +16,7 @@ from partita._tensors import pack
 from partita._told import Told
 from partita._traced import Constants, Traced, traced
 from partita._watched import Tree
+from partita._working import working
 
 
 def load(
@@ -51,7 +52,8 @@ def load(
         model._taken, model._example, model._told = Taken(module, found, model, make), (args, kwargs), told
         return model
 
-    made = make()
+    with working(f"exporting {type(module).__name__}"):
+        made = make()
     args, kwargs = made._example = pytree.tree_map(separate, (args, kwargs))
     return made
 

@@ -121,7 +121,7 @@ class Programs:
         return [
             value
             for value, alone in zip(outputs, live)
-            if not value.is_floating_point() or not trained & graph.from_outputs(alone)
+            if not (value.is_floating_point() or value.is_complex()) or not trained & graph.from_outputs(alone)
         ]
 
     def seed(self) -> int:
@@ -159,13 +159,12 @@ class Programs:
             return self._returned(module, found)
 
     def _returned(self, module: torch.nn.Module, found: Sequence[Any]) -> list[Any]:
-        values = [to_torch(value) for value in found]
         if self.buffers:
             named = dict(module.named_buffers(remove_duplicate=False))
             with torch.no_grad():
-                for name, value in zip(self.buffers, values[len(self.outputs) :]):
-                    named[name].copy_(value)
-        return [brought(value, device) for value, device in zip(values, self.model._devices)]
+                for name, value in zip(self.buffers, found[len(self.outputs) :]):
+                    named[name].copy_(to_torch(value, named[name].is_complex()))
+        return [brought(to_torch(value, is_complex), device) for value, (device, is_complex) in zip(found, self.model._kinds)]
 
     def backward(
         self,
@@ -199,9 +198,12 @@ class Programs:
                 if f"cotangent.{name}" in running.read:
                     dtype, shape = self.types[name]
                     value = torch.zeros(shape) if cotangent is None else cotangent
+                    value = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
                     fed.append((f"cotangent.{name}", pack(value.to(FLOATS[dtype]))))
             copied, lent = (of_inputs, of_parameters) if self._lends else (of_inputs + of_parameters, [])
-            found = [to_torch(value) for value in running.native.backward(fed, copied, lent)]
+            packed = running.native.backward(fed, copied, lent)
+            wanted = [value for value, is_needed in zip([*inputs, *parameters], needed) if is_needed]
+            found = [to_torch(value, of.is_complex()) for value, of in zip(packed, wanted)]
             running.lending(found[len(copied) :])
         # Each on the device of its tensor, as autograd demands. What is copied there is no longer lent.
         gradients = iter(found)
@@ -447,7 +449,8 @@ class Planning:
             self._trees = [call.tree]
         # What is saved says which parameters are trained. A program has all gradients: which of them are needed is asked in
         # each pass.
-        frozen = [value for value in module.parameters() if not value.requires_grad and value.is_floating_point()]
+        floats = [value for value in module.parameters() if value.is_floating_point() or value.is_complex()]
+        frozen = [value for value in floats if not value.requires_grad]
         try:
             for value in frozen:
                 value.requires_grad_(True)

@@ -87,6 +87,9 @@ class Plan:
     def __eq__(self, other: object) -> bool: ...
     def _repr_html_(self) -> str: ...
 
+def built_in_axes() -> list[tuple[str, bool]]:
+    """The axes with a built-in meaning, and whether each shards the batch."""
+
 def gradient_noise() -> tuple[float, float]:
     """The noise that verification permits in a gradient: over the error against a step in f64, and in units in the last place
     of the largest gradient."""

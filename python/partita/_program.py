@@ -11,7 +11,8 @@ from partita._error import near_names, refuse
 from partita._partita import Mesh, Plan, Report
 from partita._schedule import mesh_of, plan_of
 from partita._spelled import spelled
-from partita._tensors import Packed, pack, to_numpy
+from partita._tensors import Packed, is_complex, pack, to_numpy
+from partita._working import working
 
 if TYPE_CHECKING:
     import numpy as np
@@ -131,7 +132,8 @@ class Step:
 
         Raises ``PartitaError``: E414, E415 and E430 for tensors that are unknown, of another shape or type, or missing.
         """
-        return {name: to_numpy(value) for name, value in zip(self._results, self._run(inputs, named))}
+        types, found = self.program._outputs, self._run(inputs, named)
+        return {name: to_numpy(value, is_complex(types[name][0])) for name, value in zip(self._results, found)}
 
     def _run(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> list[Packed]:
         types = self.program._inputs
@@ -157,7 +159,8 @@ class Step:
 
     def state(self) -> dict[str, np.ndarray]:
         """The carried arguments as the last step left them, whole, by name."""
-        return {name: to_numpy(self._native.get(name)) for name in self.program.carried if name in self._kept}
+        types, held = self.program._inputs, [name for name in self.program.carried if name in self._kept]
+        return {name: to_numpy(self._native.get(name), is_complex(types[name][0])) for name in held}
 
     def set_state(self, values: Mapping[str, Any]) -> None:
         """Sets carried arguments. E414 for an unknown name, E415 for another shape or type."""
@@ -171,7 +174,8 @@ class Step:
         gradients where they are known, all results otherwise."""
         types = self.program._inputs
         inputs = {own_name(name, types): value for name, value in inputs.items()}
-        return self._native.verify([(name, pack(inputs[name], types[name][0])) for name in types])
+        with working("comparing the plan with one device"):
+            return self._native.verify([(name, pack(inputs[name], types[name][0])) for name in types])
 
     def explain(self, name: str | None = None) -> str:
         """Why the program is as it is on the ranks: on one screen, or for one tensor or collective."""

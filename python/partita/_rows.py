@@ -23,6 +23,8 @@ class Range(NamedTuple):
     least: int
     most: int
     op: str
+    ignored: int | None = None
+    """An index outside them that is taken all the same: that of labels that do not count."""
 
 
 # What changes the place of elements, and no integer.
@@ -37,20 +39,30 @@ def ranges_of(exported: Any) -> dict[str, list[Range]]:
     inputs = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind.name == "USER_INPUT"}
     found: dict[str, list[Range]] = {}
     for node in exported.graph.nodes:
-        for index, size, wraps in _chosen(node):
+        for index, size, wraps, *ignored in _chosen(node):
             while _name(index) in _MOVES and not _is_float(index.args[0]):
                 index = index.args[0]
             if index.op == "placeholder" and index.name in inputs and _is_integer(index):
                 where = _module_of(node)
-                one = Range(-size if wraps else 0, size - 1, f"{_name(node)} of {where}" if where else _name(node))
+                op = f"{_name(node)} of {where}" if where else _name(node)
+                one = Range(-size if wraps else 0, size - 1, op, *ignored)
                 if one not in found.setdefault(index.name, []):
                     found[index.name].append(one)
     return {_partita.name_of_user(name): ranges for name, ranges in found.items()}
 
 
-def _chosen(node: Any) -> list[tuple[Any, int, bool]]:
-    """The indices of an op, how many rows each chooses from, and whether negative ones count from the end."""
+_LABELS_AT = {"cross_entropy_loss": 4, "nll_loss": 4, "nll_loss2d": 4, "nll_loss_nd": 4}
+"""The ops that take labels, and the place of ``ignore_index`` among their arguments."""
+
+
+def _chosen(node: Any) -> list[tuple[Any, ...]]:
+    """The indices of an op, how many rows each chooses from, whether negative ones count from the end, and for labels the one
+    that is ignored."""
     name = _name(node)
+    if name in _LABELS_AT:
+        shape, place = _shape(node.args[0]), _LABELS_AT[name]
+        given = node.args[place] if len(node.args) > place else node.kwargs.get("ignore_index", -100)
+        return [(node.args[1], shape[1 if len(shape) > 1 else 0], False, given)] if isinstance(given, int) else []
     if name == "embedding":
         return [(node.args[1], _shape(node.args[0])[0], False)]
     if name in ("index_select", "gather"):
@@ -92,8 +104,10 @@ def check_rows(model: Model, tensors: Iterable[tuple[str, Packed]]) -> None:
     if not model._ranges:
         return
     for name, packed in tensors:
-        for least, most, op in model._ranges.get(name, ()):
+        for least, most, op, ignored in model._ranges.get(name, ()):
             values = to_numpy(packed)
+            if ignored is not None:
+                values = values[values != ignored]
             if not values.size or values.dtype.kind not in "iu":
                 continue
             low, high = int(values.min()), int(values.max())
@@ -101,7 +115,9 @@ def check_rows(model: Model, tensors: Iterable[tuple[str, Packed]]) -> None:
                 wrong = low if low < least else high
                 raise refuse(
                     "E423",
-                    f"`{name}` has the index {wrong}, which is outside the tensor",
+                    f"`{name}` has the index {wrong}, which is outside the tensor"
+                    if ignored is None
+                    else f"`{name}` has the label {wrong}, which is no class",
                     at=op,
                     expected=f"from {least} to {most}",
                     found=f"from {low} to {high}",

@@ -13,6 +13,7 @@ from partita._load import Model
 from partita._origin import place
 from partita._partita import Mesh, Plan, Report
 from partita._spelled import spelled
+from partita._working import working
 
 if TYPE_CHECKING:
     from partita._followed import Followed
@@ -270,12 +271,13 @@ class Schedule(At):
           can take it, and before the last one the mode and plain numbers of the module are changed;
         - of one with a loss, three steps of a trainer with those of PyTorch: losses, parameters and buffers.
         """
-        report = self._native.verify()
-        if self.model._module is None:
-            return report
-        from partita._verified import beside_pytorch
+        with working("comparing the plan with one device"):
+            report = self._native.verify()
+            if self.model._module is None:
+                return report
+            from partita._verified import beside_pytorch
 
-        return beside_pytorch(self.model, self.build, self.trainer, self._options["clip_grad_norm"], report)
+            return beside_pytorch(self.model, self.build, self.trainer, self._options["clip_grad_norm"], report)
 
     @spelled
     def explain(self, name: str | None = None) -> str:
@@ -300,7 +302,8 @@ class Schedule(At):
         """
         from partita._planned import planned
 
-        return planned(self.model, self.plan, self.mesh)
+        with working("planning the passes of the model"):
+            return planned(self.model, self.plan, self.mesh)
 
     @spelled
     def trainer(self, optimizer: Any = None, seed: int = 0, engine: str = "native") -> Any:

@@ -1,4 +1,7 @@
-"""Tensors across the border to Rust: an element type, a shape and a flat array of bytes, which is not copied."""
+"""Tensors across the border to Rust: an element type, a shape and a flat array of bytes, which is not copied.
+
+Complex tensors cross as real ones with a last dimension of 2, which have the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ _NAMES = {
     "float32": "f32",
     "float64": "f64",
 }
-_LONG = {short: long for long, short in _NAMES.items()}
+# The types that programs in text have beside them.
+_COMPLEX = {"complex<f32>": "complex64", "complex<f64>": "complex128"}
+_LONG = {short: long for long, short in _NAMES.items()} | _COMPLEX
 
 
 def long_dtype(name: str) -> str:
@@ -38,12 +43,19 @@ def torch_if_loaded() -> Any:
     return sys.modules.get("torch")
 
 
+def is_complex(name: str) -> bool:
+    """Whether this is an element type of complex numbers."""
+    return name in _COMPLEX
+
+
 def pack(value: Any, dtype: str | None = None) -> Packed:
     """A tensor of PyTorch, an array or nested lists as Rust takes it. Numbers and lists get the type ``dtype``."""
     import numpy as np
 
     torch = torch_if_loaded()
     if torch is not None and isinstance(value, torch.Tensor):
+        if value.is_complex():
+            value = torch.view_as_real(value.detach().resolve_conj())
         name = str(value.dtype).removeprefix("torch.")
         dense = value.detach().cpu().contiguous()
         if name == "bfloat16":
@@ -56,25 +68,32 @@ def pack(value: Any, dtype: str | None = None) -> Packed:
         if dtype == "bf16":
             raise TypeError("bfloat16 needs tensors of PyTorch: numpy lacks it")
         value = np.asarray(value, dtype=None if dtype is None else _LONG[dtype])
-    array = np.ascontiguousarray(value)
+    array, shape = np.ascontiguousarray(value), list(value.shape)
+    if array.dtype.kind == "c":
+        array, shape = array.reshape(-1).view(array.real.dtype), [*shape, 2]
     name = _NAMES.get(array.dtype.name, array.dtype.name)
-    return name, list(value.shape), array.reshape(-1).view(np.uint8)
+    return name, shape, array.reshape(-1).view(np.uint8)
 
 
-def to_numpy(packed: Packed) -> np.ndarray:
-    """An array; bfloat16, which numpy lacks, as float32 with the same values."""
+def to_numpy(packed: Packed, as_complex: bool = False) -> np.ndarray:
+    """An array; bfloat16, which numpy lacks, as float32 with the same values. ``as_complex``: pairs as complex numbers."""
     import numpy as np
 
     name, shape, data = packed
+    if as_complex:
+        return data.view({"f32": np.complex64, "f64": np.complex128}[name]).reshape(shape[:-1])
     if name == "bf16":
         wide = data.view(np.uint16).astype(np.uint32) << 16
         return wide.view(np.float32).reshape(shape)
     return data.view(_LONG[name]).reshape(shape)
 
 
-def to_torch(packed: Packed) -> Any:
-    """A tensor of PyTorch over the same memory."""
+def to_torch(packed: Packed, as_complex: bool = False) -> Any:
+    """A tensor of PyTorch over the same memory. ``as_complex``: pairs as complex numbers."""
     import torch
+
+    if as_complex:
+        return torch.view_as_complex(to_torch(packed))
 
     name, shape, data = packed
     long = _LONG[name]

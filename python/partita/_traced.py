@@ -78,6 +78,8 @@ def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
         return False
     if torch.equal(one, other):
         return True
+    if one.is_complex():
+        one, other = torch.view_as_real(one.resolve_conj()), torch.view_as_real(other.resolve_conj())
     return one.is_floating_point() and torch.equal(one.isnan(), other.isnan()) and torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
@@ -231,7 +233,7 @@ def _once(
             refused = refuse_carried(place)
         if value is None and name in read:
             value = module.get_buffer(name)
-        if keeps and value is not None and torch.is_grad_enabled() and value.requires_grad and value.is_floating_point():
+        if keeps and value is not None and torch.is_grad_enabled() and value.requires_grad:
             refused = refused or _trained_outside(place)
     return Traced(program, tree, effects, text_of(program), constants, ran=watched.ran, cache=watched.cache, refused=refused)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from partita import _launched, _partita, optim
 from partita._devices import at_home, tell, tensors_of
 from partita._error import refuse
+from partita._partita import PartitaError
 from partita._load import Model, named_inputs
 from partita._observed import observe
 from partita._partita import Mesh, Plan
@@ -17,6 +18,7 @@ from partita._rows import check_rows
 from partita._schedule import mesh_of, plan_of, step_options
 from partita._spelled import in_python, spelled
 from partita._tensors import pack, to_numpy, to_torch
+from partita._working import working
 
 # The factor of the loss in the first step in f16, as docs/PRECISION.md says.
 _FIRST_SCALE = 65536.0
@@ -106,7 +108,8 @@ class Trainer:
         self._told = model._told
         tell(self._told, self._kind(), tensors_of(model._module))
         # Whether a step has failed so that no other one can follow.
-        self._has_failed = False
+        # The error after which the ranks stopped.
+        self._failure: PartitaError | None = None
 
     def _kind(self) -> str:
         """What messages call the model."""
@@ -114,7 +117,8 @@ class Trainer:
 
     def _made(self) -> _partita.Trainer:
         """New ranks with the parameters of the model."""
-        return _partita.Trainer(self.model._native, self.plan, self.mesh, self._options, self._seed)
+        with working("planning the training step"):
+            return _partita.Trainer(self.model._native, self.plan, self.mesh, self._options, self._seed)
 
     def _watched(self) -> Values | None:
         """The values of the module that the model came from, which programs may change."""
@@ -206,6 +210,14 @@ class Trainer:
         E412 if the loss is not finite, which changes nothing: the next batch trains as if this one had not been tried; E423
         for an index that PyTorch refuses; E427 after Ctrl-C.
         """
+        if self._failure is not None:
+            raise refuse(
+                self._failure.code,
+                "an earlier step failed, and the ranks of this trainer have stopped",
+                expected="a trainer whose steps have all ended well",
+                found=f"in step {self.steps + 1}: {self._failure.message}",
+                help="continue from the last checkpoint: trainer.load(folder), in this trainer or a new one",
+            )
         self._follow()
         self._take_values()
         types = self.model.inputs
@@ -220,7 +232,8 @@ class Trainer:
             with observe("partita::step", self._native):
                 loss, self.grad_norm = self._native.step(packed, rates)
         except BaseException as error:
-            self._has_failed = self._has_failed or getattr(error, "code", None) in _FATAL
+            if isinstance(error, PartitaError) and error.code in _FATAL:
+                self._failure = error
             if isinstance(error, KeyboardInterrupt) and self.steps == steps:
                 # The ranks stopped in the middle of a step. Their folder of checkpoints is free again.
                 self._native = _Lost(steps)
@@ -329,8 +342,8 @@ class Trainer:
         Raises ``PartitaError``: E311 to E313 if it cannot be read, E314 with a table if it is of other tensors, E317 if it is
         of another model or rule.
         """
-        if self._has_failed or isinstance(self._native, _Lost):
-            self._native, self._has_failed = self._made(), False
+        if self._failure is not None or isinstance(self._native, _Lost):
+            self._native, self._failure = self._made(), None
         self._fall_behind(list(self._names()[0]))
         from partita import _left
 

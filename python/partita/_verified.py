@@ -184,6 +184,7 @@ def _passes(
         product: Any = 0.0
         for place, (name, value) in enumerate(found.items()):
             results[f"pass {number}, {name}"] = value.detach().clone()
+            value = _real(value)
             if value.requires_grad and value.is_floating_point():
                 # The last pass but one has no gradient of the first output.
                 weight = torch.randn(value.shape, generator=generator) * (number != _PASSES - 2 or place > 0)
@@ -229,6 +230,7 @@ def _compared(
 ) -> tuple[float, list[tuple[str, float, int]]]:
     """The tolerance, and for each tensor its name, its largest relative difference, and its wrong elements."""
     found, expected = found or {}, expected or {}
+    found, expected = ({name: _real(value) for name, value in values.items()} for values in (found, expected))
     types = {value.dtype for value in expected.values()}
     tolerance = max((_partita.tolerance(name) for name, dtype in FLOATS.items() if dtype in types), default=0.0)
     tolerance = max(tolerance, at_least)
@@ -243,7 +245,7 @@ def _compared(
         size = _largest(right)
         noise = _NOISE_UNITS * torch.finfo(torch.float32).eps * largest_gradient if ", grad." in name else 0.0
         if exact is not None and name in exact:
-            noise = _NOISE_OVER_ERROR * _largest(right - exact[name].cpu().double())
+            noise = _NOISE_OVER_ERROR * _largest(right - _real(exact[name]).cpu().double())
         difference = (own - right).abs()
         # What is not finite must be equal.
         difference[(own == right) | (own.isnan() & right.isnan())] = 0.0
@@ -253,6 +255,11 @@ def _compared(
         relative = float(difference.nan_to_num(math.inf).max()) / scale if difference.numel() else 0.0
         compared.append((name, relative, wrong))
     return tolerance, compared
+
+
+def _real(value: torch.Tensor) -> torch.Tensor:
+    """Real numbers: of complex ones, their parts."""
+    return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
 
 
 def _largest(value: torch.Tensor) -> float:

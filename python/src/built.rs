@@ -1,7 +1,7 @@
 //! What a built step says about itself, without running.
 
 use partita::execution::{CpuStep, stages};
-use partita_base::Result;
+use partita_base::{Note, Result};
 use partita_cli::commands::explain::Explained;
 use partita_ir::Graph;
 use partita_program::{LowerOptions, ProgramSet, lower_stages};
@@ -16,7 +16,7 @@ fn programs(built: &Built) -> Result<ProgramSet> {
 
 /// Why the step is as it is: on one screen, or for one tensor or collective. `whole` is the program of one device.
 pub fn explain(built: Built, whole: &Graph, name: Option<String>) -> Result<String> {
-    let (programs, notes) = (programs(&built)?, built.notes.clone());
+    let (programs, notes) = (programs(&built)?, built.notes.iter().map(Note::to_string).collect());
     let explained = Explained::new(built, whole.clone(), notes);
     match name {
         None => Ok(explained.overview_of(&programs, 0)?.text()),

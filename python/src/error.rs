@@ -2,9 +2,13 @@
 
 use crate::running::check_process;
 use partita_base::Diagnostic;
+use partita_runtime::check_address_space;
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
+
+/// Bytes that must be left where the address space is limited: a failed allocation would end the interpreter.
+const MIN_FREE_BYTES: u64 = 256 << 20;
 
 create_exception!(partita, PartitaError, PyException, "Input or a request that Partita refuses.");
 
@@ -34,6 +38,7 @@ pub fn detached<T: Send>(
     work: impl FnOnce() -> partita_base::Result<T> + Send,
 ) -> PyResult<T> {
     check_process().or_raise(py)?;
+    check_address_space(MIN_FREE_BYTES, "planning").or_raise(py)?;
     py.detach(work).map_err(|diagnostic| raised(py, &diagnostic))
 }
 

@@ -18,7 +18,7 @@ use partita_nn::cotangents::OWN_LOSS;
 use partita_nn::{Optimizer, StepOptions};
 use partita_runtime::checkpoint::TensorData;
 use partita_runtime::{BatchTensor, Lent, TrainLoop};
-use partita_schedule::{BuildOptions, Tools, build_evaluation, build_forward, build_gradients, check_axes};
+use partita_schedule::{BuildContext, BuildOptions, BuildRequest, StepKind, check_axes};
 use pyo3::prelude::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -110,17 +110,18 @@ impl Executable {
     ) -> PyResult<Executable> {
         let source = model.source.clone();
         let (step, inputs) = detached(py, || {
-            let tools = Tools { registry: &Registry::default(), runner: &CpuStep::default() };
+            let context = BuildContext { registry: &Registry::default(), runner: &CpuStep::default() };
             let mut options = BuildOptions::new(StepOptions::new(Optimizer::sgd()));
             options.output_predictions = true;
             options.input_gradients = differentiated;
             let model = if kind == "training" { &source.weighed } else { &source.model };
-            let build = match kind {
-                "training" => build_gradients,
-                "forward" => build_forward,
-                _ => build_evaluation,
+            let part = match kind {
+                "training" => StepKind::Gradients,
+                "forward" => StepKind::Forward,
+                _ => StepKind::Outputs,
             };
-            let built = build(model, &plan.plan, &mesh.mesh, &options, &tools)?;
+            let built =
+                BuildRequest::new(model, &plan.plan, &mesh.mesh, &options, context).part(part).build()?;
             if !may_repeat {
                 check_axes(&built)?;
             }

@@ -27,6 +27,7 @@ mod trainer;
 use crate::error::OrRaise;
 use partita::launcher::Place;
 use partita_base::DType;
+use partita_mesh::AxisRole;
 use partita_schedule::verify::{self, bounds};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -80,11 +81,19 @@ fn gradient_noise() -> (f64, f64) {
     (bounds::NOISE_OVER_ERROR, bounds::NOISE_UNITS)
 }
 
+/// The axes with a built-in meaning, and whether each shards the batch.
+#[pyfunction]
+fn built_in_axes() -> Vec<(&'static str, bool)> {
+    AxisRole::ALL.map(|role| (role.axis(), role.shards_batch())).to_vec()
+}
+
 #[pymodule]
 mod _partita {
     #[pymodule_export]
     use super::ask;
 
+    #[pymodule_export]
+    use super::built_in_axes;
     #[pymodule_export]
     use super::check_alone;
     #[pymodule_export]

@@ -17,7 +17,8 @@ use partita_mesh::Sharding;
 use partita_program::{LowerOptions, counts, lower_stages};
 use partita_runtime::checkpoint::TensorData;
 use partita_runtime::{Runner, RunnerOptions};
-use partita_schedule::{Built, open_without_kernels};
+use partita_schedule::verify::StepRunner;
+use partita_schedule::{Built, open_composites};
 use partita_spmd::{Options, Partitioned, partition};
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
@@ -218,7 +219,7 @@ impl Placed {
             let options = RunnerOptions { workers, nan_guard: false, ..RunnerOptions::default() };
             let options = options.sharing(mesh.rank_count());
             let target = CpuStep { options: options.clone() };
-            let mut graph = open_without_kernels(&parsed(source)?, &target)?;
+            let mut graph = open_composites(&parsed(source)?, target.target())?;
             graph.aliases.clear();
             let inputs = layouts(&graph, &graph.inputs, &inputs, mesh, "input")?;
             let outputs = layouts(&graph, &graph.outputs, &outputs, mesh, "output")?;

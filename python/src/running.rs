@@ -1,9 +1,10 @@
 //! How programs run in this process: alone or as one of several, and until Ctrl-C.
 
 use crate::error::{OrRaise, raised};
+use partita::engines::Engine;
+use partita::engines::native::Native;
 use partita::session::Execution;
 use partita_base::{Diagnostic, Result};
-use partita_cli::commands::launch;
 use partita_runtime::{Interrupter, RunnerOptions};
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +22,7 @@ pub fn options(ranks: usize) -> Result<RunnerOptions> {
     let mut place = PLACE.lock().unwrap_or_else(PoisonError::into_inner);
     let execution = match &*place {
         Some(known) if known.processes.as_ref().is_none_or(|all| all.count() <= ranks) => known.clone(),
-        _ => place.insert(launch::share(Execution::default(), ranks)?).clone(),
+        _ => place.insert(Native.share(Execution::default(), ranks)?).clone(),
     };
     let Execution { workers, processes, .. } = execution;
     Ok(RunnerOptions { workers, processes, ..RunnerOptions::default() })

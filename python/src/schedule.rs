@@ -137,7 +137,7 @@ impl Schedule {
 
     /// Builds the step and forgets it: what the build refuses, and its notes.
     fn check(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        detached(py, || Ok(self.locked().build()?.notes))
+        detached(py, || Ok(self.locked().build()?.notes.into_iter().map(|note| note.text).collect()))
     }
 
     fn __str__(&self, py: Python<'_>) -> String {

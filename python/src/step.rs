@@ -13,9 +13,9 @@ use partita::PlannedStep;
 use partita::auto_step::{ArrivingStep, TriedStep};
 use partita::execution::{CpuStep, tensor_data};
 use partita::xla;
-use partita_base::Result;
+use partita_base::{Note, Result};
 use partita_ir::port::gradient_name;
-use partita_ir::{Graph, Literal, Role};
+use partita_ir::{Graph, Literal, Role, complex_as_pairs};
 use partita_nn::{Optimizer, StepOptions};
 use partita_pipeline::Order;
 use partita_runtime::RunnerOptions;
@@ -23,7 +23,7 @@ use partita_runtime::checkpoint::TensorData;
 use partita_schedule::feed::Fed;
 use partita_schedule::tensors::{inputs_of, outputs_by_name};
 use partita_schedule::verify::{StepRunner, compare};
-use partita_schedule::{BuildOptions, Built, Differentiated, build_differentiated};
+use partita_schedule::{BuildOptions, Built, Differentiated};
 use pyo3::prelude::*;
 use std::sync::MutexGuard;
 
@@ -62,8 +62,8 @@ struct Arrived {
 impl Known {
     /// The program with these names; what is kept and not replaced is returned as it is.
     fn arrived(mut self, program: &Graph) -> Result<Arrived> {
-        let mut whole = program.clone();
-        for (place, (&input, name)) in program.inputs.iter().zip(&self.inputs).enumerate() {
+        let mut whole = complex_as_pairs(program.clone())?;
+        for (place, (input, name)) in whole.inputs.clone().into_iter().zip(&self.inputs).enumerate() {
             let value = whole.value_mut(input);
             value.name.clone_from(name);
             // What stays on the ranks is not fed.
@@ -145,7 +145,14 @@ impl Step {
         }
         let is_compared = |place: usize| compared.contains(&place);
         let (plan, mesh) = (&self.plan.plan, &self.mesh.mesh);
-        let planned = build_differentiated(whole, known, plan, mesh, &self.options, &runner, &is_compared)?;
+        let arriving = ArrivingStep {
+            step: whole,
+            known,
+            options: &self.options,
+            is_returned: &is_compared,
+            runner: &runner,
+        };
+        let planned = arriving.build(plan, mesh)?;
         let found = runner.run(&planned, &inputs_of(&planned.step, &[], tensors)?)?;
         let found = outputs_by_name(&planned.step, &[], found);
         let mut alone = Built::solo(whole, &runner)?;
@@ -176,7 +183,14 @@ impl Step {
             let runner = runner();
             let is_returned = |place: usize| returned.contains(&place);
             let (lines, ranks) = (&plan.plan, &mesh.mesh);
-            let built = build_differentiated(&whole, &known, lines, ranks, &options, &runner, &is_returned)?;
+            let arriving = ArrivingStep {
+                step: &whole,
+                known: &known,
+                options: &options,
+                is_returned: &is_returned,
+                runner: &runner,
+            };
+            let built = arriving.build(lines, ranks)?;
             let step = PlannedStep::uninitialized(&built, 0, runner.options)?;
             let ty = |&input: &partita_ir::ValueId| {
                 let name = whole.value(input).name.clone();
@@ -326,7 +340,7 @@ impl Step {
 
     /// Notes of the build.
     fn notes(&self) -> Vec<String> {
-        self.built.notes.clone()
+        self.built.notes.iter().map(Note::to_string).collect()
     }
 
     /// Bytes of the arena of each rank.

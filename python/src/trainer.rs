@@ -16,7 +16,7 @@ use partita_base::{Diagnostic, Result};
 use partita_ir::{Literal, Registry};
 use partita_runtime::RunnerOptions;
 use partita_runtime::checkpoint::{FileStorage, RunFolder, run_folder};
-use partita_schedule::{BuildOptions, Built, Tools, build, check_effects, with_storage};
+use partita_schedule::{BuildContext, BuildOptions, BuildRequest, Built, check_effects, with_storage};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::path::PathBuf;
@@ -72,11 +72,14 @@ impl Trainer {
         let source = model.source.clone();
         let options = BuildOptions { rows: source.rows, ..build_options(py, options)? };
         let (step, notes) = detached(py, || {
-            let tools = Tools { registry: &Registry::default(), runner: &CpuStep::default() };
+            let context = BuildContext { registry: &Registry::default(), runner: &CpuStep::default() };
             let plan = with_storage(plan.plan.clone(), &source.model.forward, &mesh.mesh);
-            let built = build(&source.model, &plan, &mesh.mesh, &options, &tools)?;
+            let built = BuildRequest::new(&source.model, &plan, &mesh.mesh, &options, context).build()?;
             check_effects(&built)?;
-            Ok((prepare(&built, &source, seed, true)?, built.notes))
+            Ok((
+                prepare(&built, &source, seed, true)?,
+                built.notes.into_iter().map(|note| note.text).collect(),
+            ))
         })?;
         let origin = Origin::of_graph(&model.source.model.forward, &options.step);
         let watched = Watched::new(step.train_loop.runner().interrupter());

@@ -284,7 +284,7 @@ def test_messages_advise_arguments_of_python_and_no_flags(tmp_path):
         lambda: second.save(tmp_path),
         lambda: partita.Trainer(model, None, "dp=2", "sgd").load(tmp_path),
         lambda: partita.Trainer(partita.load(torch.nn.Linear(4, 4), (x,)), None, "dp=2"),
-        lambda: partita.Schedule(model, "dp=2,pp=2").verify(),
+        lambda: partita.Schedule(model, "dp=2,pp=9").verify(),
         lambda: partita.simulate("gpt", "dpp=2"),
     ):
         with pytest.raises(partita.PartitaError) as error:

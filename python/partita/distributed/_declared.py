@@ -14,13 +14,12 @@ from typing import Any
 import torch
 
 from partita import Mesh, Plan
+from partita._axes import DENSE_BATCH_AXES
 from partita._error import refuse
 from partita._lent import Homes
 from partita._module import Call, Entry, Planning, planned_forward
 from partita._origins import Passed
 from partita.distributed.device_mesh import DeviceMesh
-
-_BATCH_AXES = ("dp", "fsdp")
 
 
 @dataclass(frozen=True)
@@ -193,8 +192,8 @@ def _plan(module: torch.nn.Module, lines: list[Line], whole: DeviceMesh) -> tupl
     """The plan, and the mesh, on which an axis that shards the batch has a name that says so."""
     names = {axis: axis for axis in whole._axes}
     for line in lines:
-        if line.shards_batch and names[line.axis] not in _BATCH_AXES:
-            free = [name for name in _BATCH_AXES if name not in names.values()]
+        if line.shards_batch and names[line.axis] not in DENSE_BATCH_AXES:
+            free = [name for name in DENSE_BATCH_AXES if name not in names.values()]
             if not free:
                 raise refuse("E381", "no name is left for an axis that shards the batch", found=", ".join(whole._axes))
             names[line.axis] = free[-1]

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from partita._axes import BATCH_AXES
+
 _COLLECTIVES = ("all_gather", "all_reduce", "all_to_all", "collective_", "reduce_scatter")
-_AXES_OF_BATCH = {"dp", "fsdp"}
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def collectives(native: Iterable[Any], axes: Sequence[str]) -> list[Collective]:
                 name = re.sub(r"^\d+\*", "", what)
                 if kind != "start" or not name.startswith(_COLLECTIVES):
                     continue
-                if phase == "forward" or phase == "input_grad" or not _AXES_OF_BATCH & set(axes):
+                if phase == "forward" or phase == "input_grad" or not set(BATCH_AXES) & set(axes):
                     found[Collective(path, name, phase != "forward")] = None
     return list(found)
 

@@ -12,11 +12,12 @@ from torch.distributed._composable.checkpoint_activation import checkpoint
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils import _pytree as pytree
 
+from partita._axes import DENSE_BATCH_AXES
 from partita._error import refuse
 
 from . import _batch, _layouts, _stages
 from ._agreement import Agreement
-from ._lines import BATCH_AXES, STAGES, Call, Line, Refusals, read
+from ._lines import STAGES, Call, Line, Refusals, read
 from ._needs import lines as lines_of
 from ._one_device import VERIFY_LIMIT, OneDevice
 from ._parallel import Parallel, PartLoss, check_rows, part_of, rows_of
@@ -214,7 +215,7 @@ def _axis_of(line: Line, sizes: Mapping[str, int]) -> str | None:
     given: str | None = line.call.take("axis")
     if given is not None:
         return given
-    others = [axis for axis in sizes if axis not in (*BATCH_AXES, STAGES)] or list(sizes)
+    others = [axis for axis in sizes if axis not in (*DENSE_BATCH_AXES, STAGES)] or list(sizes)
     if name in ("shard", "sync") and isinstance(line.call.positional[0], str) and len(others) == 1:
         return others[0]
     return {"fsdp": "fsdp", "zero1": "dp", "zero2": "dp"}.get(name, "tp")
@@ -242,13 +243,13 @@ def _layout_axis(lines: list[Line], sizes: Mapping[str, int], refusals: Refusals
         axis = _axis_of(line, sizes)
         if axis is None or sizes[axis] == 1:
             continue
-        if axis in (*BATCH_AXES, STAGES):
+        if axis in (*DENSE_BATCH_AXES, STAGES):
             refusals.add(line, f"PyTorch's styles share no axis with the batch or the stages, and this is over {axis}")
         elif found not in (None, axis):
             refusals.add(line, f"PyTorch's styles are over one axis, {found}, and this is over {axis}")
         else:
             found = axis
-    idle = [name for name, size in sizes.items() if size > 1 and name not in (*BATCH_AXES, STAGES, found)]
+    idle = [name for name, size in sizes.items() if size > 1 and name not in (*DENSE_BATCH_AXES, STAGES, found)]
     if idle:
         refusals.missing(f"no line uses the axis {idle[0]} of {sizes[idle[0]]} ranks, which would all do the same", [])
     return found

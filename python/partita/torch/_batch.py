@@ -18,9 +18,10 @@ from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
+from partita._axes import DENSE_BATCH_AXES
 from partita._error import refuse
 
-from ._lines import BATCH_AXES, STAGES, Line, Refusals, matches
+from ._lines import STAGES, Line, Refusals, matches
 
 _LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict)
 
@@ -36,7 +37,7 @@ class Unit:
 def batch_axes(mesh: DeviceMesh) -> list[str]:
     """The axes of more than one rank that shard the batch."""
     names = mesh.mesh_dim_names or ()
-    return [name for name, size in zip(names, mesh.shape) if name in BATCH_AXES and size > 1]
+    return [name for name, size in zip(names, mesh.shape) if name in DENSE_BATCH_AXES and size > 1]
 
 
 def ranks_of(mesh: DeviceMesh) -> int:

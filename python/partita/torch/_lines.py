@@ -20,9 +20,6 @@ from partita._error import refuse
 
 from ._needs import spelled
 
-BATCH_AXES = ("dp", "fsdp")
-"""The axes that shard dimension 0 of the batch."""
-
 STAGES = "pp"
 """The axis of pipeline stages."""
 
