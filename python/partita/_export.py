@@ -24,7 +24,7 @@ from partita._error import near_names, refuse
 from partita._load import Model
 from partita._origin import place, raised_in
 from partita._reached import Reached, only_trained
-from partita._rows import ranges_of
+from partita._rows import Range, ranges_of
 
 
 def check_loss(exported: Any, loss: Callable[..., Any]) -> None:
@@ -313,15 +313,17 @@ def _imported(
     function: Callable[..., Any] | None = None,
 ) -> Model:
     unknown: _partita.PartitaError | None = None
+    # Of the ops that the module calls: those of a decomposition may take any index.
+    ranges = ranges_of(exported)
     for _ in range(MAX_ROUNDS):
         try:
-            return _imported_as_it_is(exported, module, loss, batch, ranks, function)
+            return _imported_as_it_is(exported, module, loss, batch, ranks, function, ranges)
         except _partita.PartitaError as error:
             # E356: an op that is known, called in a way that is not.
             if error.code not in ("E355", "E356"):
                 raise
             unknown = unknown or error
-            named = (error.found or "").split(", ") if error.code == "E355" else [error.message.split("`")[1]]
+            named = (error.found or "").split(", ") if error.code == "E355" else error.message.split("`")[1:2]
             with turn(), _quiet():
                 simpler = decomposed(exported, named)
             if simpler is None:
@@ -338,6 +340,7 @@ def _imported_as_it_is(
     batch: int | None,
     ranks: int | None,
     function: Callable[..., Any] | None,
+    ranges: dict[str, list[Range]],
 ) -> Model:
     """The model of a program. E355 for ops that the import does not know."""
     reached = Reached(exported)
@@ -354,7 +357,7 @@ def _imported_as_it_is(
         native = _partita.Model(path, loss, batch, ranks)
 
     form = (exported.call_spec.in_spec, tuple(exported.graph_signature.user_inputs))
-    return Model(native, module, _returning(exported), save, function, reached, ranges_of(exported), _kinds(exported), form)
+    return Model(native, module, _returning(exported), save, function, reached, ranges, _kinds(exported), form)
 
 
 def _kinds(exported: Any) -> list[tuple[torch.device | None, bool]]:

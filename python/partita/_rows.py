@@ -6,6 +6,7 @@ checked before a pass. An index that the program computes itself is not.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,24 +55,49 @@ def ranges_of(exported: Any) -> dict[str, list[Range]]:
 _LABELS_AT = {"cross_entropy_loss": 4, "nll_loss": 4, "nll_loss2d": 4, "nll_loss_nd": 4}
 """The ops that take labels, and the place of ``ignore_index`` among their arguments."""
 
+_ALONG = {
+    "gather": False, "index_add": False, "index_copy": False, "index_fill": True, "index_reduce": False,
+    "index_select": False, "scatter": False, "scatter_add": False, "scatter_reduce": False,
+}  # fmt: skip
+"""The ops of a tensor, a dimension and indices along it, and whether negative ones count from the end."""
+
 
 def _chosen(node: Any) -> list[tuple[Any, ...]]:
     """The indices of an op, how many rows each chooses from, whether negative ones count from the end, and for labels the one
     that is ignored."""
     name = _name(node)
+    if name not in _LABELS_AT:
+        # The form of an op that replaces its first argument.
+        name = name.removesuffix("_")
     if name in _LABELS_AT:
         shape, place = _shape(node.args[0]), _LABELS_AT[name]
         given = node.args[place] if len(node.args) > place else node.kwargs.get("ignore_index", -100)
         return [(node.args[1], shape[1 if len(shape) > 1 else 0], False, given)] if isinstance(given, int) else []
-    if name == "embedding":
+    if name == "multi_margin_loss":
+        return [(node.args[1], _shape(node.args[0])[-1], False)]
+    if name in ("embedding", "embedding_bag", "_embedding_bag"):
         return [(node.args[1], _shape(node.args[0])[0], False)]
-    if name in ("index_select", "gather"):
-        shape, dim, index = _shape(node.args[0]), node.args[1], node.args[2]
-        return [(index, shape[dim], False)] if shape else []
-    if name == "index":
+    if name == "one_hot" and len(node.args) > 1:
+        return [(node.args[0], node.args[1], False)]
+    if name in ("take", "put"):
+        return [(node.args[1], math.prod(_shape(node.args[0])), True)]
+    if name in ("max_unpool2d", "max_unpool3d"):
+        return [(node.args[1], math.prod(node.args[2]), False)]
+    if name == "take_along_dim":
+        shape, dim = _shape(node.args[0]), _given(node, 2, "dim")
+        return [(node.args[1], math.prod(shape) if dim is None else shape[dim], True)]
+    if name in _ALONG:
+        shape, dim, index = _shape(node.args[0]), _given(node, 1, "dim"), _given(node, 2, "index")
+        return [(index, shape[dim], _ALONG[name])] if shape else []
+    if name in ("index", "index_put", "_unsafe_index", "_unsafe_index_put"):
         shape = _shape(node.args[0])
         return [(index, shape[dim], True) for dim, index in enumerate(node.args[1]) if index is not None]
     return []
+
+
+def _given(node: Any, place: int, name: str) -> Any:
+    """An argument by place or by name."""
+    return node.args[place] if len(node.args) > place else node.kwargs.get(name)
 
 
 def _name(node: Any) -> str:
