@@ -2,7 +2,7 @@
 
 use partita_ir::{InputKind, TensorType, ValueId};
 use partita_nn::Model;
-use partita_schedule::feed::{choices, table_rows};
+use partita_schedule::feed::{IndexRange, choices, index_range};
 use std::fmt;
 
 /// The fed inputs of a model.
@@ -24,8 +24,8 @@ pub struct Input {
     /// For integers: the number of values that the ops which read them allow, such as the rows of an embedding; 2 if no op
     /// limits them.
     pub choices: usize,
-    /// The rows of the embedding that it chooses from: other indices are refused.
-    pub rows: Option<usize>,
+    /// The rows of the embedding that it chooses from, or the classes of a loss: other indices are refused.
+    pub range: Option<IndexRange>,
 }
 
 impl Signature {
@@ -44,7 +44,7 @@ impl Signature {
                 name: value.name.clone(),
                 ty: value.ty.clone(),
                 choices: choices(graph, id),
-                rows: table_rows(graph, id),
+                range: index_range(graph, id),
             }
         };
         Signature { inputs: fed.map(input).collect(), is_bidirectional }

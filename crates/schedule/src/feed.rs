@@ -2,7 +2,7 @@
 
 use indexmap::IndexMap;
 use partita_base::DType;
-use partita_ir::{Graph, InputKind, Literal, Op, Operation, Role, TensorType, ValueId};
+use partita_ir::{Attribute, Graph, InputKind, Literal, Op, Operation, Role, TensorType, ValueId};
 use partita_nn::Model;
 use partita_nn::losses::IGNORE_INDEX;
 use partita_nn::random::Draws;
@@ -65,35 +65,50 @@ pub fn scalars(graph: &Graph, seed: u64, step: u64, learning_rate: f64) -> Fed {
     fed
 }
 
-/// Exclusive upper bound for a random integer input, inferred from its consumers, also through
-/// views (rows of an embedding table, for example); 2 if unknown.
+/// The integers that an input may hold: those from 0 below `count`, and `ignored`, the label of what does not count.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct IndexRange {
+    /// The rows of an embedding, or the classes of a loss.
+    pub count: usize,
+    /// Of labels.
+    pub ignored: Option<i64>,
+}
+
+impl IndexRange {
+    /// Whether an integer is in it.
+    pub fn contains(&self, index: i128) -> bool {
+        (0..self.count as i128).contains(&index) || self.ignored.map(i128::from) == Some(index)
+    }
+}
+
+/// Exclusive upper bound for a random integer input: [`index_range`]; 2 if unknown.
 pub fn choices(graph: &Graph, value: ValueId) -> usize {
-    least(graph, value, &|op, table| match op {
-        EMBEDDING => table.first().copied(),
-        "partita.cross_entropy" => table.last().copied(),
-        _ => None,
-    })
-    .unwrap_or(2)
+    index_range(graph, value).map_or(2, |range| range.count)
 }
 
-/// The rows of the smallest embedding table that an input chooses rows of, also through views; `None` if it chooses none.
-/// Another index is an error in PyTorch; an embedding of ours, and StableHLO, would take the nearest row.
-pub fn table_rows(graph: &Graph, value: ValueId) -> Option<usize> {
-    least(graph, value, &|op, table| table.first().copied().filter(|_| op == EMBEDDING))
-}
-
-const EMBEDDING: &str = "partita.embedding";
-
-/// The least of what the readers of a value say, given their names and the shapes of their first operands.
-fn least(graph: &Graph, value: ValueId, limit: &dyn Fn(&str, &[usize]) -> Option<usize>) -> Option<usize> {
+/// The smallest range that the readers of an input allow, also through views: rows of an embedding, classes of a loss;
+/// `None` if none limits it. Another index is an error in PyTorch; an embedding of ours, and StableHLO, would take the nearest
+/// row.
+pub fn index_range(graph: &Graph, value: ValueId) -> Option<IndexRange> {
     let readers = graph.nodes.iter().filter(|node| node.operands.contains(&value));
-    let counts = readers.filter_map(|node| {
+    let ranges = readers.filter_map(|node| {
         if matches!(node.op, Op::Reshape(_) | Op::Convert(_)) {
-            return least(graph, node.results[0], limit);
+            return index_range(graph, node.results[0]);
         }
-        limit(node.op.name(), &graph.ty(node.operands[0]).shape)
+        let table = &graph.ty(node.operands[0]).shape;
+        let Op::Composite(composite) = &node.op else { return None };
+        match node.op.name() {
+            "partita.embedding" => Some(IndexRange { count: *table.first()?, ignored: None }),
+            "partita.cross_entropy" => match composite.attributes.get("ignore_index") {
+                Some(&Attribute::Int(ignored)) => {
+                    Some(IndexRange { count: *table.last()?, ignored: Some(ignored) })
+                }
+                _ => Some(IndexRange { count: *table.last()?, ignored: None }),
+            },
+            _ => None,
+        }
     });
-    counts.min()
+    ranges.min_by_key(|range| range.count)
 }
 
 /// Normal numbers, booleans, or integers below `choices`.

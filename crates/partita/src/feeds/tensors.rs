@@ -65,7 +65,10 @@ impl TensorFeed {
             let by_user = name_by_user(&input.name).and_then(|name| weights.get(&name));
             let tensor = weights.get(&input.name).or(by_user).or(ids).or(only.map(|(_, tensor)| tensor));
             let tensor = tensor.ok_or_else(|| located(missing(&input.name, &weights)))?;
-            tensors.insert(input.name.clone(), tensor.clone());
+            // Complex inputs of a program are pairs of real numbers.
+            let pairs = tensor.as_pairs();
+            let is_pairs = pairs.ty.rank() == input.ty.rank();
+            tensors.insert(input.name.clone(), if is_pairs { pairs } else { tensor.clone() });
         }
         let mut rows: Option<(&str, usize)> = None;
         for input in &signature.inputs {
@@ -207,13 +210,17 @@ fn unfit(input: &str, expected: String, found: String) -> Box<Diagnostic> {
         .found(found)
 }
 
-/// The numbers as the type of the input. E306 for an integer that it does not have, or floats for an integer input.
+/// The numbers as the type of the input. E306 for an integer that it does not have, floats for an integer
+/// input, or complex numbers for real ones.
 pub(crate) fn converted(value: &Literal, input: &Input) -> Result<Literal> {
     let (from, to) = (value.ty.dtype, input.ty.dtype);
     if from == to {
         return Ok(value.clone());
     }
     let ty: TensorType = value.ty.with_dtype(to);
+    if from.is_complex() && !to.is_complex() {
+        return Err(unfit(&input.name, input.ty.to_string(), value.ty.to_string()));
+    }
     if to.is_float() {
         return Ok(Literal::from_f64(&ty, value.to_f64().into_iter()));
     }
@@ -228,22 +235,26 @@ pub(crate) fn converted(value: &Literal, input: &Input) -> Result<Literal> {
     }
 }
 
-/// The value of an input. E423 for an index outside the embedding that it chooses rows of. `rows` are the numbers of its
-/// rows in the file.
+/// The value of an input. E423 for an index outside its range. `rows` are the numbers of its rows in the file.
 fn check_indices(value: Literal, input: &Input, rows: &[usize]) -> Result<Literal> {
-    let Some(count) = input.rows.filter(|_| !value.ty.dtype.is_float()) else { return Ok(value) };
+    let Some(range) = input.range.filter(|_| !value.ty.dtype.is_float()) else { return Ok(value) };
     let numbers = value.to_i128();
-    let Some(at) = numbers.iter().position(|number| !(0..count as i128).contains(number)) else {
+    let Some(at) = numbers.iter().position(|&number| !range.contains(number)) else {
         return Ok(value);
     };
     let place = match rows.get(at * rows.len() / numbers.len()) {
         Some(row) => format!("row {row} of `{}`", input.name),
         None => format!("`{}`", input.name),
     };
-    Err(Diagnostic::new("E423", format!("{place} has an index that is outside the embedding"))
-        .expected(format!("from 0 to {}", count - 1))
+    let [is, help] = match range.ignored {
+        None => ["has an index that is outside the embedding", "rows of an embedding are counted from 0"],
+        Some(_) => ["has a label that is no class", "classes are counted from 0"],
+    };
+    let or = range.ignored.map_or(String::new(), |ignored| format!(", or {ignored} for what does not count"));
+    Err(Diagnostic::new("E423", format!("{place} {is}"))
+        .expected(format!("from 0 to {}{or}", range.count - 1))
         .found(numbers[at].to_string())
-        .help("mend the data: rows of an embedding are counted from 0"))
+        .help(format!("mend the data: {help}")))
 }
 
 impl Feed for TensorFeed {
@@ -331,13 +342,14 @@ impl Feed for TensorFeed {
 mod tests {
     use super::*;
     use partita_base::DType;
+    use partita_schedule::feed::IndexRange;
 
     fn signature(batch: usize) -> Signature {
         let input = |name: &str, dtype, shape: &[usize]| Input {
             name: name.to_string(),
             ty: TensorType::new(dtype, shape),
             choices: 2,
-            rows: None,
+            range: None,
         };
         let inputs = vec![
             input("x", DType::F32, &[batch, 2]),
@@ -385,13 +397,45 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = file(folder.path(), 8);
         let mut signature = signature(2);
-        signature.inputs[1].rows = Some(5);
+        signature.inputs[1].range = Some(IndexRange { count: 5, ignored: None });
         let feed = TensorFeed::open(&path, 0.0, &signature, 2).unwrap();
         assert_eq!(feed.batch(1).unwrap()["y"].to_i64(), [2, 3]);
         // The rows 4 and 5 of the file have the indices 4 and 5.
         let error = feed.batch(2).unwrap_err();
         assert_eq!((error.code, error.found.as_deref()), ("E423", Some("5")));
         assert!(error.message.contains("row 5 of `y`"), "{error}");
+    }
+
+    #[test]
+    fn a_label_that_is_no_class_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = file(folder.path(), 8);
+        let mut signature = signature(2);
+        for (count, ignored, complaint) in [(5, -100, Some("5")), (5, 5, None), (6, -100, None)] {
+            signature.inputs[1].range = Some(IndexRange { count, ignored: Some(ignored) });
+            let feed = TensorFeed::open(&path, 0.0, &signature, 2).unwrap();
+            let found = feed.batch(2).err().map(|error| (error.code, error.found.clone().unwrap()));
+            assert_eq!(found, complaint.map(|label| ("E423", label.to_string())));
+        }
+    }
+
+    #[test]
+    fn complex_numbers_are_pairs_of_real_ones_or_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data.npy");
+        let header = "{'descr': '<c8', 'fortran_order': False, 'shape': (2, 1), }";
+        let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+        bytes.extend(format!("{header:<117}\n").bytes());
+        bytes.extend([1f32, 2.0, 3.0, 4.0].iter().flat_map(|part| part.to_le_bytes()));
+        std::fs::write(&path, bytes).unwrap();
+        let feed = |shape: &[usize]| {
+            let ty = TensorType::new(DType::F32, shape.to_vec());
+            let inputs = vec![Input { name: "z".to_string(), ty, choices: 2, range: None }];
+            let signature = Signature { inputs, is_bidirectional: false };
+            TensorFeed::open(&path, 0.0, &signature, 2).unwrap().batch(0)
+        };
+        assert_eq!(feed(&[2, 1, 2]).unwrap()["z"].to_f64(), [1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(feed(&[2, 1]).unwrap_err().code, "E306");
     }
 
     #[test]
@@ -455,7 +499,7 @@ mod tests {
         let ids = Literal::new([2, 6], vec![7i64, 7, 8, 8, 8, 7, 0, 1, 1, 2, 2, 2]);
         partita_import::save(&path, &IndexMap::from([(DOCUMENTS.to_string(), ids)])).unwrap();
         let ty = TensorType::new(DType::I32, [2, 6]);
-        let inputs = vec![Input { name: POSITIONS.to_string(), ty, choices: 6, rows: None }];
+        let inputs = vec![Input { name: POSITIONS.to_string(), ty, choices: 6, range: None }];
         let signature = Signature { inputs, is_bidirectional: false };
         let fed = TensorFeed::open(&path, 0.0, &signature, 2).unwrap().batch(0).unwrap();
         assert_eq!(fed[POSITIONS].to_i64(), [0, 1, 0, 1, 2, 0, 0, 0, 1, 0, 1, 2]);
