@@ -143,8 +143,7 @@ fn scaled_log(call: &mut Call, factor: f64) -> Outs {
 fn reciprocal(call: &mut Call) -> Outs {
     let dtype = call.result_dtype(0)?;
     let x = operand(call, "self", dtype)?;
-    let numerator = call.b().full_like(x, 1.0)?;
-    one(call.b().divide(numerator, x)?)
+    one(reciprocal_of(call, x)?)
 }
 
 /// An elementwise function of `self` and `other`, in the type of the result.
@@ -159,14 +158,19 @@ fn sum(call: &mut Call, kind: BinaryKind, names: [&str; 2]) -> Outs {
     let dtype = call.result_dtype(0)?;
     let [a, mut b] = operands(call, names, dtype)?;
     if let Some(alpha) = call.scalar("alpha")?
-        && alpha.as_f64() != 1.0
+        && !alpha.is_one()
     {
         // `rsub` scales the tensor that it subtracts, as `sub` does.
-        let alpha = constant(call, dtype, alpha);
-        let [alpha, spread] = broadcast_pair(call, alpha, b)?;
-        b = call.b().multiply(alpha, spread)?;
+        b = multiplied(call, alpha, b)?;
     }
     one(call.b().binary(kind, a, b)?)
+}
+
+/// A tensor times a number, in the type of the tensor.
+fn multiplied(call: &mut Call, number: Scalar, x: ValueId) -> Result<ValueId> {
+    let number = constant(call, call.ty(x).dtype, number);
+    let [number, x] = broadcast_pair(call, number, x)?;
+    call.b().multiply(number, x)
 }
 
 fn divide_by_mode(call: &mut Call) -> Outs {
@@ -249,6 +253,9 @@ fn power(call: &mut Call) -> Outs {
 /// Small exponents as products and roots, as ATen computes them.
 fn power_of_number(call: &mut Call) -> Outs {
     let dtype = call.result_dtype(0)?;
+    if dtype.is_complex() {
+        return complex_power(call, dtype);
+    }
     let exponent = call.float("exponent", 1.0)?;
     let x = operand(call, "self", dtype)?;
     if exponent == 1.0 {
@@ -258,18 +265,60 @@ fn power_of_number(call: &mut Call) -> Outs {
         let square = call.b().multiply(x, x)?;
         return one(if exponent == 3.0 { call.b().multiply(square, x)? } else { square });
     }
-    let has_roots = dtype.is_float() || dtype.is_complex();
-    if has_roots && exponent == 0.5 {
+    if dtype.is_float() && exponent == 0.5 {
         return one(call.b().unary(UnaryKind::Sqrt, x)?);
     }
     if dtype.is_float() && exponent == -0.5 {
         return one(call.b().unary(UnaryKind::Rsqrt, x)?);
     }
-    if has_roots && exponent == -1.0 {
-        let numerator = call.b().full_like(x, 1.0)?;
-        return one(call.b().divide(numerator, x)?);
+    if dtype.is_float() && exponent == -1.0 {
+        return one(reciprocal_of(call, x)?);
     }
     power(call)
+}
+
+/// Whole exponents of complex numbers as products, 1/2 as a root, others as `exp(exponent log(self))`.
+fn complex_power(call: &mut Call, dtype: DType) -> Outs {
+    const MAX_PRODUCTS: f64 = 64.0;
+    let exponent = call.number("exponent")?;
+    let x = operand(call, "self", dtype)?;
+    let (re, is_real) = (exponent.as_f64(), !matches!(exponent, Scalar::Complex([_, im]) if im != 0.0));
+    let size = if is_real && re.fract() == 0.0 && re.abs() <= MAX_PRODUCTS {
+        let mut power = call.b().full_like(x, 1.0)?;
+        let (mut square, mut rest) = (x, re.abs() as u32);
+        // By the binary digits of the exponent.
+        while rest > 0 {
+            if rest % 2 == 1 {
+                power = call.b().multiply(power, square)?;
+            }
+            rest /= 2;
+            if rest > 0 {
+                square = call.b().multiply(square, square)?;
+            }
+        }
+        power
+    } else if is_real && re.abs() == 0.5 {
+        call.b().unary(UnaryKind::Sqrt, x)?
+    } else if is_real {
+        // The logarithm of 0 times a number would be NaN.
+        let magnitude = call.b().unary(UnaryKind::Abs, x)?;
+        let nothing = call.b().full_like(magnitude, 0.0)?;
+        let is_zero = call.b().compare(Direction::Eq, magnitude, nothing)?;
+        let (zero, ones) = (call.b().full_like(x, 0.0)?, call.b().full_like(x, 1.0)?);
+        let safe = call.b().select(is_zero, ones, x)?;
+        let log = call.b().unary(UnaryKind::Log, safe)?;
+        let scaled = call.b().scale(log, re.abs())?;
+        let power = call.b().exponential(scaled)?;
+        call.b().select(is_zero, zero, power)?
+    } else {
+        return Err(call.unsupported("a real exponent", "a complex one"));
+    };
+    one(if re < 0.0 { reciprocal_of(call, size)? } else { size })
+}
+
+fn reciprocal_of(call: &mut Call, x: ValueId) -> Result<ValueId> {
+    let numerator = call.b().full_like(x, 1.0)?;
+    call.b().divide(numerator, x)
 }
 
 /// `self + value * tensor1 * tensor2`, or divided, from left to right as in ATen.
@@ -277,7 +326,7 @@ fn add_scaled(call: &mut Call, kind: BinaryKind) -> Outs {
     let dtype = call.result_dtype(0)?;
     let [a, b] = operands(call, ["tensor1", "tensor2"], wide(dtype))?;
     let value = call.scalar("value")?.unwrap_or(Scalar::Int(1));
-    let a = if value.as_f64() == 1.0 { a } else { call.b().scale(a, value.as_f64())? };
+    let a = if value.is_one() { a } else { multiplied(call, value, a)? };
     let product = call.b().binary(kind, a, b)?;
     let x = operand(call, "self", wide(dtype))?;
     let [x, product] = broadcast_pair(call, x, product)?;

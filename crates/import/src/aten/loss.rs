@@ -31,7 +31,8 @@ fn reduced(call: &mut Call, losses: ValueId, dtype: DType) -> Outs {
     let total =
         if reduction == 0 || dims.is_empty() { losses } else { call.b().reduce_sum(losses, &dims)? };
     let count: usize = shape.iter().product();
-    let y = if reduction == 1 { call.b().scale(total, 1.0 / count.max(1) as f64)? } else { total };
+    // The mean of nothing is NaN.
+    let y = if reduction == 1 { call.b().scale(total, 1.0 / count as f64)? } else { total };
     one(convert(call, y, dtype)?)
 }
 

@@ -32,6 +32,11 @@ impl Scalar {
             Scalar::Complex([re, _]) => re,
         }
     }
+
+    /// Whether a factor of this changes nothing.
+    pub fn is_one(self) -> bool {
+        self.as_f64() == 1.0 && !matches!(self, Scalar::Complex([_, im]) if im != 0.0)
+    }
 }
 
 /// One result of a call.
