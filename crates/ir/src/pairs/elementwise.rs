@@ -195,19 +195,27 @@ fn tangent(b: &mut GraphBuilder, z: Parts) -> Result<Parts> {
 fn square_root(b: &mut GraphBuilder, z: Parts) -> Result<Parts> {
     let size = absolute(b, z)?;
     let [re, im] = both(b, z)?;
-    let (x, y) = (b.unary(UnaryKind::Abs, re)?, b.unary(UnaryKind::Abs, im)?);
+    let zero = b.full_like(re, 0.0)?;
+    let one = b.full_like(re, 1.0)?;
+    let is_left = b.compare(Direction::Lt, re, zero)?;
+    // Also for -0, whose root is below the cut.
+    let inverse = b.divide(one, im)?;
+    let is_below = b.compare(Direction::Lt, inverse, zero)?;
+    // Not by `abs`, which has no slope at 0: these have the one of the side that is taken.
+    let mut magnitude = |is_negative, x| {
+        let minus = b.negate(x)?;
+        b.select(is_negative, minus, x)
+    };
+    let (x, y) = (magnitude(is_left, re)?, magnitude(is_below, im)?);
     let whole = b.add(size, x)?;
     let half = b.scale(whole, 0.5)?;
-    let large = b.unary(UnaryKind::Sqrt, half)?;
-    let zero = b.full_like(large, 0.0)?;
-    let one = b.full_like(large, 1.0)?;
-    let is_zero = b.compare(Direction::Eq, large, zero)?;
-    let safe = b.select(is_zero, one, large)?;
-    let ratio = b.divide(y, safe)?;
+    let is_zero = b.compare(Direction::Eq, half, zero)?;
+    let safe = b.select(is_zero, one, half)?;
+    let root = b.unary(UnaryKind::Sqrt, safe)?;
+    let ratio = b.divide(y, root)?;
     let small = b.scale(ratio, 0.5)?;
-    let is_left = b.compare(Direction::Lt, re, zero)?;
+    let large = b.select(is_zero, zero, root)?;
     let (re, size) = (b.select(is_left, small, large)?, b.select(is_left, large, small)?);
-    let is_below = b.compare(Direction::Lt, im, zero)?;
     let below = b.negate(size)?;
     Ok(Parts { re, im: Some(b.select(is_below, below, size)?) })
 }
