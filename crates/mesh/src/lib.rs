@@ -22,7 +22,7 @@ mod slice;
 mod split;
 mod transfer;
 
-pub use mesh::{Axis, AxisList, AxisRef, Mesh, rank_list};
+pub use mesh::{Axis, AxisList, AxisRef, MAX_RANKS, Mesh, rank_list};
 pub use partita_base::Combiner;
 pub use reshard::{LinkCost, ReshardStep, Step, permute_pairs, reshard};
 pub use role::AxisRole;

@@ -7,7 +7,7 @@ use std::fmt;
 use std::num::IntErrorKind;
 
 /// Most ranks of a mesh; the limit keeps tables over all ranks small.
-const MAX_RANKS: usize = 1 << 24;
+pub const MAX_RANKS: usize = 1 << 24;
 
 /// A named axis of a mesh.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]

@@ -15,7 +15,7 @@ use partita_ir::{
     ClassGraph, Graph, Literal, Operation, Registry, Role, Target, TensorType, complex_as_pairs, evaluate,
     evaluate_ranks, text,
 };
-use partita_mesh::Mesh;
+use partita_mesh::{MAX_RANKS, Mesh};
 use partita_nn::{Optimizer, StepOptions};
 use partita_program::{
     CollectiveMatmul, KindCount, LowerOptions, Lowering, PASSES, PassContext, ProgramSet, Reference, Region,
@@ -239,11 +239,18 @@ impl Unit {
     /// Reads a program.
     ///
     /// # Errors
-    /// What reading finds (E14x), and E400 where the ranks of [`OptOptions::ranks`] do not exist.
+    /// What reading finds (E14x), E207 for more than [`MAX_RANKS`] ranks, and E400 where those of [`OptOptions::ranks`] do not
+    /// exist.
     pub fn read(source: &str, file: &str, options: &OptOptions) -> Result<Unit> {
         let graph = text::parse_with(source, file, &Registry::default())?;
         let state = match options.ranks {
             None => State::Global(Box::new(Building::from_graph(graph))),
+            Some(ranks) if ranks > MAX_RANKS => {
+                return Err(Diagnostic::new("E207", "the mesh has too many ranks")
+                    .at("--ranks")
+                    .expected(format!("at most {MAX_RANKS} ranks"))
+                    .found(ranks.to_string()));
+            }
             Some(ranks) => State::Local(Box::new(Lowering::new(&ClassGraph::alike(graph, ranks))?)),
         };
         Ok(Unit { state, partitioned: None, reports: String::new() })
