@@ -98,8 +98,8 @@ impl StableHlo {
         if is_step {
             let read = loss.map(|place| read_by(&graph, graph.outputs[place])).unwrap_or_default();
             for input in graph.inputs.clone() {
-                let is_parameter =
-                    carried(&graph, input) && read[input.index()] && graph.ty(input).dtype.is_float();
+                let is_read = read.get(input.index()) == Some(&true);
+                let is_parameter = carried(&graph, input) && is_read && graph.ty(input).dtype.is_float();
                 if is_parameter {
                     graph.value_mut(input).role = Role::Param;
                 }
