@@ -27,7 +27,7 @@ use crate::curve::Curve;
 use crate::links::{Algorithm, Link};
 use crate::mixed::Others;
 use crate::ready::{HOST_REACHED, NETWORK_LATENCY_S, NVLINK_LATENCY_S};
-use crate::roofline::Device;
+use crate::roofline::{Device, DeviceTarget};
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
 
 /// A device as its data sheet describes it.
@@ -270,6 +270,7 @@ impl Gpu {
         };
         Device {
             kind: self.kind.to_string(),
+            target: DeviceTarget::Gpu,
             flops_per_s: self.single_flops_per_s,
             flops_per_s_by_type: self.half_types.iter().map(|&dtype| (dtype, half)).collect(),
             memory_bytes: self.memory_gib << 30,

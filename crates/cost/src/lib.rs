@@ -35,5 +35,5 @@ pub use links::{Algorithm, Collective, Link, Ring};
 pub use mixed::Others;
 pub use ready::READY;
 pub use reshard::ReshardCost;
-pub use roofline::{Device, Work};
+pub use roofline::{Device, DeviceTarget, Work};
 pub use sharing::{Flows, Occupied, Port};

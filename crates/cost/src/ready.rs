@@ -4,7 +4,7 @@ use crate::cluster::{Cluster, Level};
 use crate::curve::Curve;
 use crate::gpus;
 use crate::links::{Algorithm, Link};
-use crate::roofline::Device;
+use crate::roofline::{Device, DeviceTarget};
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use std::collections::BTreeMap;
 
@@ -27,6 +27,7 @@ impl Default for Cluster {
     fn default() -> Cluster {
         let device = Device {
             kind: "the cores of one machine".to_string(),
+            target: DeviceTarget::Cpu,
             flops_per_s: 5e10,
             flops_per_s_by_type: BTreeMap::new(),
             memory_bytes: 4 << 30,
@@ -70,6 +71,7 @@ impl Cluster {
             let [memory_bytes_per_s, nvlink_bytes_per_s, host_bytes_per_s] = rates;
             let device = Device {
                 kind: kind.to_string(),
+                target: DeviceTarget::Gpu,
                 flops_per_s: single,
                 flops_per_s_by_type: BTreeMap::from([(DType::BF16, half), (DType::F16, half)]),
                 memory_bytes: 80_000_000_000,

@@ -19,11 +19,35 @@ pub struct Work {
 /// is a command to a copy engine of the device over PCIe.
 const HOST_LATENCY_S: f64 = 10e-6;
 
+/// What programs for a device are lowered for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceTarget {
+    /// The cores of a machine.
+    Cpu,
+    /// A GPU.
+    Gpu,
+}
+
+impl DeviceTarget {
+    /// All of them.
+    pub const ALL: [DeviceTarget; 2] = [DeviceTarget::Cpu, DeviceTarget::Gpu];
+
+    /// Its name in a config.
+    pub fn name(self) -> &'static str {
+        match self {
+            DeviceTarget::Cpu => "cpu",
+            DeviceTarget::Gpu => "gpu",
+        }
+    }
+}
+
 /// One device of a cluster.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Device {
     /// Its description for the user.
     pub kind: String,
+    /// What its programs are lowered for.
+    pub target: DeviceTarget,
     /// Operations per second in every element type that `flops_per_s_by_type` does not list.
     pub flops_per_s: f64,
     /// Operations per second by element type.
@@ -91,6 +115,7 @@ mod tests {
             memory_bytes_per_s: 10.0,
             host_bytes: 1,
             host_bytes_per_s: 1.0,
+            target: DeviceTarget::Cpu,
             overlap,
             flops_efficiency: Curve::default(),
             memory_efficiency: Curve::constant(0.5),

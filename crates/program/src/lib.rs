@@ -55,7 +55,7 @@ use partita_base::Result;
 use partita_ir::pass::run_passes;
 use partita_ir::{ClassGraph, Phase, Target};
 
-/// Alignment of every buffer within its arena, in bytes: a cache line, which is also the widest
+/// The least alignment of a buffer within its arena, in bytes: a cache line, which is also the widest
 /// vector.
 pub const ALIGNMENT_BYTES: usize = 64;
 
@@ -63,6 +63,11 @@ pub const ALIGNMENT_BYTES: usize = 64;
 pub trait RegionTarget: Target {
     /// Bytes of scratch memory that a region needs when its inputs are these views; 0 for none.
     fn workspace_bytes(&self, region: &Region, inputs: &[View]) -> usize;
+
+    /// Alignment of every buffer within its arena, in bytes: a multiple of [`ALIGNMENT_BYTES`].
+    fn alignment_bytes(&self) -> usize {
+        ALIGNMENT_BYTES
+    }
 }
 
 /// Options of lowering.

@@ -1,7 +1,6 @@
 //! Memory planning: which outputs overwrite inputs, when each buffer is live, and its offset in the
 //! arena.
 
-use crate::ALIGNMENT_BYTES;
 use crate::passes::emit::push_copy;
 use crate::passes::occupied::{LiveRanges, Occupied};
 use crate::program::{
@@ -205,8 +204,8 @@ pub(super) struct Storage {
 /// Persistent buffers come first, in order. The others are placed by greedy best fit: each into the
 /// smallest sufficient gap between placed buffers with overlapping spans, or behind them. Two
 /// orders are tried, largest first, and first those that are live where most bytes are live; the
-/// smaller result wins. All offsets are multiples of [`ALIGNMENT_BYTES`].
-pub(crate) fn assign(mut program: Program) -> Program {
+/// smaller result wins. All offsets are multiples of `alignment` bytes.
+pub(crate) fn assign(mut program: Program, alignment: usize) -> Program {
     let end = program.instructions.len().saturating_sub(1);
     let accesses = accesses(&program);
     // The caller writes an input before the instruction behind the pause.
@@ -226,7 +225,7 @@ pub(crate) fn assign(mut program: Program) -> Program {
         };
     }
     let storage_of = share(&program);
-    let aligned = |bytes: usize| bytes.next_multiple_of(ALIGNMENT_BYTES);
+    let aligned = |bytes: usize| bytes.next_multiple_of(alignment);
 
     let mut storages: IndexMap<usize, Storage> = IndexMap::new();
     let (mut base, mut host) = (0, 0);

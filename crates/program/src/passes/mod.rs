@@ -244,9 +244,15 @@ pub const PASSES: &[Pass<Back>] = &[
             Ok(lowering.each_program(|program| offload::offload(program, &what)))
         },
     ),
-    Pass::<Back>::always("place", "give every buffer its place in the arena", Form::Ranks, |lowering, _| {
-        Ok(lowering.each_program(memory::assign))
-    }),
+    Pass::<Back>::always(
+        "place",
+        "give every buffer its place in the arena",
+        Form::Ranks,
+        |lowering, context| {
+            let alignment = context.target.alignment_bytes();
+            Ok(lowering.each_program(|program| memory::assign(program, alignment)))
+        },
+    ),
     Pass::<Back>::always(
         "check",
         "check the programs of all ranks against each other and against their memory maps",
