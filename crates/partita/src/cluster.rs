@@ -4,7 +4,7 @@
 
 use crate::keys::{Section, wrong};
 use partita_base::{DType, Diagnostic, Result};
-use partita_cost::{Algorithm, Cluster, Curve, Device, Level, Link, Others, READY};
+use partita_cost::{Algorithm, Cluster, Curve, Device, DeviceTarget, Level, Link, Others, READY};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -107,6 +107,11 @@ fn other(device: &Device, entry: &Value) -> Result<Others> {
 fn change_device(device: &mut Device, section: &mut Section, as_named: &str) -> Result<()> {
     if let Some(kind) = section.find("device", as_named, "kind of device, for messages")? {
         device.kind = kind;
+    }
+    let about = "what its programs are lowered for: cpu or gpu";
+    if let Some(name) = section.find::<String>("target", as_named, about)? {
+        let target = DeviceTarget::ALL.into_iter().find(|target| target.name() == name);
+        device.target = target.ok_or_else(|| wrong("cluster.target", "cpu or gpu", &Value::from(name)))?;
     }
     for (key, figure, about) in [
         ("flops_per_s", &mut device.flops_per_s, "floating-point operations per second of a device"),

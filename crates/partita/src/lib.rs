@@ -40,6 +40,7 @@ pub mod sample;
 pub mod session;
 pub mod signature;
 pub mod stage_table;
+pub mod target;
 pub mod trainer;
 pub mod validator;
 pub mod xla;

@@ -6,6 +6,7 @@
 //! as it is and add a report to what is printed.
 
 use crate::layouts::{annotated, origin};
+use crate::target::NotRun;
 use partita_base::{Diagnostic, Result};
 use partita_cost::Cluster;
 use partita_import::{fold_padding, recognise_attention};
@@ -22,8 +23,7 @@ use partita_program::{
     RegionTarget, View, counts, counts_of_graph, find_pass, fusion,
 };
 use partita_schedule::passes::{self, Building, Front};
-use partita_schedule::verify::StepRunner;
-use partita_schedule::{BuildContext, BuildOptions, BuildRequest, Built, Differentiated, Plan, Source};
+use partita_schedule::{BuildContext, BuildOptions, BuildRequest, Differentiated, Plan, Source};
 use partita_spmd::{LaidOut, Partitioned, propagate, virtual_ranks};
 use std::fmt::Write;
 
@@ -47,21 +47,6 @@ fn one_pass(building: Building, pass: &Pass<Front>, request: &BuildRequest) -> R
         Form::Model | Form::Ranks => {
             Err(misplaced(pass.name, "it needs a model and its plan: `partita lower`"))
         }
-    }
-}
-
-/// The runner that a request needs: `opt` rewrites a program for its target, and does not run it.
-struct OnTarget<'a>(&'a (dyn RegionTarget + Sync));
-
-impl StepRunner for OnTarget<'_> {
-    fn name(&self) -> &str {
-        "opt"
-    }
-    fn run(&self, _: &Built, _: &[Literal]) -> Result<Vec<Literal>> {
-        Err(Diagnostic::new("E017", "passes on a program in text do not run it"))
-    }
-    fn target(&self) -> &dyn Target {
-        self.0
     }
 }
 
@@ -285,7 +270,7 @@ impl Unit {
                         mesh.unwrap_or_else(|_| Mesh::new("one", &[("dp", 1)]))
                     }
                 };
-                let (registry, runner) = (Registry::default(), OnTarget(target));
+                let (registry, runner) = (Registry::default(), NotRun(target));
                 let context = BuildContext { registry: &registry, runner: &runner };
                 // The program is in `building` already, and has neither a plan nor a model.
                 let (step, plan, known) = (Graph::default(), Plan::default(), Differentiated::default());

@@ -11,6 +11,7 @@ use crate::infer::Inference;
 use crate::models::ModelSource;
 use crate::planned_step::PlannedStep;
 use crate::signature::Signature;
+use crate::target::target_of;
 use partita_base::{DType, Diagnostic, Note, Result};
 use partita_cost::Cluster;
 use partita_ir::Registry;
@@ -19,7 +20,7 @@ use partita_ir::port::LOSS;
 use partita_mesh::Mesh;
 use partita_nn::{Model, with_cotangents};
 use partita_pipeline::Order;
-use partita_program::{CollectiveMatmul, LowerOptions, ProgramSet};
+use partita_program::{CollectiveMatmul, LowerOptions, ProgramSet, RegionTarget, lower_stages};
 use partita_runtime::checkpoint::Checkpoint;
 use partita_runtime::{Cpu, Processes, RunnerOptions};
 use partita_schedule::feed::Fed;
@@ -381,9 +382,15 @@ impl Session {
         }
     }
 
-    /// The device that programs are lowered for: that of each rank, with its threads.
-    pub fn device(&self) -> Cpu {
+    /// The cores that run a rank here, with the threads of each.
+    pub fn cores(&self) -> Cpu {
         self.lowered_for().cpu
+    }
+
+    /// What programs are lowered for: the devices of the cluster. `lower`, `simulate`, `plan` and `report` read it, and on the
+    /// cores of one machine so does a run.
+    pub fn target(&self) -> Box<dyn RegionTarget + Send + Sync> {
+        target_of(self.config.cluster.device.target, self.cores())
     }
 
     /// The programs of all ranks. On the cores of one machine they are those that a run executes, to the byte.
@@ -391,7 +398,7 @@ impl Session {
     /// # Errors
     /// E4xx of the static checks.
     pub fn lower(&self, built: &Built) -> Result<ProgramSet> {
-        execution::programs(built, &self.lowered_for())
+        lower_stages(&execution::stages(built), &self.lower_options(), &*self.target())
     }
 
     /// How programs are run.

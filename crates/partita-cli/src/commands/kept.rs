@@ -18,12 +18,12 @@ const POINTS: usize = 11;
 pub fn kept(session: &Session, rank: usize) -> Result<KeptRows> {
     let built = session.build()?;
     check_rank(rank, built.mesh.rank_count())?;
-    let (options, cpu) = (session.lower_options(), &session.device());
+    let (options, target) = (session.lower_options(), session.target());
     let stage = &built.stages[built.place_of(rank)?.0];
     let mut rows: Vec<KeptRow> = Vec::new();
-    for point in kept_curve(&stage.classes, &options, cpu, POINTS)? {
+    for point in kept_curve(&stage.classes, &options, &*target, POINTS)? {
         let limited = LowerOptions { kept_bytes: Some(point.bytes as usize), ..options.clone() };
-        let programs = lower_stages(&stages(&built), &limited, cpu)?.programs;
+        let programs = lower_stages(&stages(&built), &limited, &*target)?.programs;
         let row = KeptRow {
             bytes: point.bytes as u64,
             peak_bytes: programs.iter().map(|program| program.arena_bytes as u64).max().unwrap_or(0),

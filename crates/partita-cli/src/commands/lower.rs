@@ -133,7 +133,7 @@ pub fn overlap(programs: &ProgramSet, rank: usize) -> Result<Overlaps> {
 /// What fusion makes of a built step, and what keeps elementwise ops apart.
 pub fn fusion(session: &Session, built: &Built) -> Result<Fusion> {
     let of_stage = |stage: &partita_schedule::Stage| {
-        partita_program::fusion(&stage.classes, &session.lower_options(), &session.device())
+        partita_program::fusion(&stage.classes, &session.lower_options(), &*session.target())
     };
     let mut stages = built.stages.iter().map(of_stage);
     let first = stages.next().expect("a step has a stage")?;
@@ -179,8 +179,8 @@ pub fn after_passes(session: &Session, names: &[String], rank: usize) -> Result<
         }
         Ok(())
     };
-    let (options, device) = (session.lower_options(), session.device());
-    lower_stages_watched(&execution::stages(&built), &options, &device, &mut after)?;
+    let (options, target) = (session.lower_options(), session.target());
+    lower_stages_watched(&execution::stages(&built), &options, &*target, &mut after)?;
     Ok(printed)
 }
 

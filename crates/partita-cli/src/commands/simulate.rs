@@ -229,7 +229,7 @@ impl Predicted {
             tflops_per_rank: figures.flops_per_s / 1e12,
             mfu: figures.mfu,
             idle_share: simulation.idle_share(),
-            threads: session.config().cluster.is_one_machine().then(|| session.device().threads),
+            threads: session.config().cluster.is_one_machine().then(|| session.cores().threads),
             classes: simulation.classes.iter().map(class).collect(),
             figures,
         }

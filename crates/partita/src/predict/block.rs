@@ -8,20 +8,17 @@ use super::small::not_folded;
 use crate::execution;
 use crate::figures::forward_flops;
 use crate::models::ModelSource;
+use crate::target::{Gpu, NotRun};
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::composites::{ATTENTION, EMBEDDING};
 use partita_ir::ops::Composite;
-use partita_ir::{Graph, Literal, Op, Operation, Phase, Registry, Role, Target};
+use partita_ir::{Graph, Op, Operation, Phase, Registry, Role};
 use partita_mesh::Mesh;
 use partita_nn::StepOptions;
 use partita_program::{
-    Action, BufferKind, Collective, CollectiveKind, Compute, LowerOptions, Program, ProgramSet, Region,
-    RegionTarget, View, lower_stages,
+    Action, BufferKind, Collective, CollectiveKind, Compute, LowerOptions, Program, ProgramSet, lower_stages,
 };
-use partita_runtime::Cpu;
-use partita_schedule::verify::StepRunner;
-use partita_schedule::{BuildContext, BuildOptions, BuildRequest, Built, Plan, ReadyOptions};
-use std::fmt;
+use partita_schedule::{BuildContext, BuildOptions, BuildRequest, Plan, ReadyOptions};
 use std::sync::Arc;
 
 /// What the backward pass computes again instead of keeping it.
@@ -214,7 +211,7 @@ fn line(from: f64, to: f64, along: f64) -> f64 {
 }
 
 fn trace(model: &dyn ModelSource, spec: &BlockSpec) -> Result<Traced> {
-    let target = Accelerator { cpu: Cpu::default() };
+    let target = Gpu::default();
     let built_model = model.build(spec.rows * spec.ep, spec.dtype, true)?;
     let axes = [("ep", spec.ep), ("tp", spec.tp)];
     let mesh = Mesh::new("mesh", &axes[usize::from(spec.ep == 1)..]);
@@ -237,7 +234,7 @@ fn trace(model: &dyn ModelSource, spec: &BlockSpec) -> Result<Traced> {
     }
     let step = StepOptions { abridged: true, ..spec.step.clone() };
     let options = BuildOptions { sequence_parallel: spec.sequence_parallel, ..BuildOptions::new(step) };
-    let context = BuildContext { registry: &Registry::default(), runner: &target };
+    let context = BuildContext { registry: &Registry::default(), runner: &NotRun(&target) };
     let built = BuildRequest::new(&built_model, &plan, &mesh, &options, context).build()?;
     let lowering = LowerOptions { guard: false, logits_bytes: usize::MAX, ..LowerOptions::default() };
     let set = lower_stages(&execution::stages(&built), &lowering, &target)?;
@@ -491,49 +488,4 @@ fn attention(graph: &Graph, node: &partita_ir::Node, composite: &Composite) -> W
 
 fn has_matmul(graph: &Graph) -> bool {
     graph.nodes.iter().any(|node| matches!(node.op, Op::DotGeneral(_)))
-}
-
-/// The device that programs are compiled for: the kernels of the CPU device, and no scratch memory.
-struct Accelerator {
-    cpu: Cpu,
-}
-
-impl fmt::Debug for Accelerator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("accelerator")
-    }
-}
-
-impl Target for Accelerator {
-    fn has_kernel(&self, composite: &Composite) -> bool {
-        self.cpu.has_kernel(composite)
-    }
-
-    fn fusible(&self, composite: &Composite) -> Result<(), String> {
-        self.cpu.fusible(composite)
-    }
-
-    fn overwrites(&self, composite: &Composite) -> Vec<(usize, usize)> {
-        self.cpu.overwrites(composite)
-    }
-}
-
-impl RegionTarget for Accelerator {
-    fn workspace_bytes(&self, _: &Region, _: &[View]) -> usize {
-        0
-    }
-}
-
-impl StepRunner for Accelerator {
-    fn name(&self) -> &str {
-        "accelerator"
-    }
-
-    fn run(&self, _: &Built, _: &[Literal]) -> Result<Vec<Literal>> {
-        Err(Diagnostic::new("E511", "a predicted step cannot run"))
-    }
-
-    fn target(&self) -> &dyn Target {
-        self
-    }
 }

@@ -144,7 +144,7 @@ impl Session {
             return None;
         }
         let peak = |stages: Stages<'_>| -> Option<(usize, usize)> {
-            let set = lower_stages(&stages, &self.lower_options(), &self.device()).ok()?;
+            let set = lower_stages(&stages, &self.lower_options(), &*self.target()).ok()?;
             let most = |of: fn(&Program) -> usize| set.programs.iter().map(of).max().unwrap_or(0);
             Some((most(|program| program.arena_bytes), most(|program| program.host_bytes)))
         };
