@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from partita._partita import PartitaError
 
@@ -22,13 +22,15 @@ def refuse(
     found: str | None = None,
     at: str | None = None,
     help: str | None = None,
+    notes: Sequence[str] = (),
 ) -> PartitaError:
     """A ``PartitaError`` to be raised."""
     lines = [f"error[{code}]: {message}"]
-    for label, text in (("at", at), ("expected", expected), ("found", found), ("help", help)):
+    parts = [("at", at), ("expected", expected), ("found", found), *(("note", note) for note in notes), ("help", help)]
+    for label, text in parts:
         if text is not None:
             lines.append(f"  {label:>8}: " + text.replace("\n", "\n            "))
     error = PartitaError("\n".join(lines))
     error.code, error.message, error.expected, error.found = code, message, expected, found
-    error.at, error.notes, error.help = at, [], help
+    error.at, error.notes, error.help = at, list(notes), help
     return error

@@ -327,10 +327,25 @@ def _imported(
             with turn(), _quiet():
                 simpler = decomposed(exported, named)
             if simpler is None:
-                raise
+                raise _of_a_module(error) from None
             exported = simpler
     assert unknown is not None
-    raise unknown
+    raise _of_a_module(unknown)
+
+
+def _of_a_module(error: _partita.PartitaError) -> _partita.PartitaError:
+    """The error of an unknown op with advice for a module: what PyTorch decomposes is decomposed already."""
+    if error.code != "E355":
+        return error
+    return refuse(
+        error.code,
+        error.message,
+        at=error.at,
+        expected=error.expected,
+        found=error.found,
+        notes=error.notes,
+        help="write these calls in terms of other ops; what PyTorch decomposes into known ops is taken",
+    )
 
 
 def _imported_as_it_is(

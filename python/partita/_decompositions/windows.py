@@ -168,39 +168,53 @@ def _avg_pool_backward(
     return (spread / (divisor_override or kernel[0] * kernel[1])).reshape(x.shape)
 
 
-def _avg_pool3d(
-    x: Any,
-    kernel: Any,
-    stride: Any = (),
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Any:
-    """The sum of the elements of all windows at the same place within them, over their number."""
-    kernel, padding = _pairs(kernel, 3), _pairs(padding, 3)
-    stride = _pairs(stride, 3) if stride else kernel
-    if ceil_mode:
-        return NotImplemented
+def _avg_pool(count: int) -> Callable[..., Any]:
+    """A mean over windows of so many dimensions."""
 
-    def summed(x: Any) -> Any:
-        wide = torch.nn.functional.pad(x, [size for size in reversed(padding) for _ in range(2)])
-        for dim, (size, jump) in enumerate(zip(kernel, stride), start=-3):
-            count = (wide.shape[dim] - size) // jump + 1
-            parts = [wide.narrow(dim, place, jump * (count - 1) + 1) for place in range(size)]
-            steps = torch.arange(count, device=x.device) * jump
-            wide = torch.stack([part.index_select(dim, steps) for part in parts]).sum(0)
-        return wide
+    def way(
+        x: Any,
+        kernel: Any,
+        stride: Any = (),
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Any:
+        kernel, padding = _pairs(kernel, count), _pairs(padding, count)
+        stride = _pairs(stride, count) if stride else kernel
+        # Windows beyond the last whole one, which must begin within the tensor or the padding before it.
+        beyond, results = [], []
+        for extent, size, jump, pad in zip(x.shape[-count:], kernel, stride, padding):
+            windows = (extent + 2 * pad - size + (jump - 1 if ceil_mode else 0)) // jump + 1
+            windows -= int(ceil_mode and (windows - 1) * jump >= extent + pad)
+            results.append(windows)
+            beyond.append(max(0, (windows - 1) * jump + size - extent - 2 * pad))
 
-    if divisor_override or count_include_pad:
-        return summed(x) / (divisor_override or math.prod(kernel))
-    return summed(x) / summed(torch.ones_like(x))
+        def summed(inner: Any) -> Any:
+            wide = torch.nn.functional.pad(inner, [side for more in reversed(beyond) for side in (0, more)])
+            for dim, (size, jump, windows) in enumerate(zip(kernel, stride, results), start=-count):
+                # The elements of all windows at the same place within them.
+                parts = [wide.narrow(dim, place, jump * (windows - 1) + 1) for place in range(size)]
+                steps = torch.arange(windows, device=x.device) * jump
+                wide = torch.stack([part.index_select(dim, steps) for part in parts]).sum(0)
+            return wide
+
+        around = [side for pad in reversed(padding) for side in (pad, pad)]
+        padded = torch.nn.functional.pad(x, around)
+        if divisor_override or (count_include_pad and not any(beyond)):
+            return summed(padded) / (divisor_override or math.prod(kernel))
+        ones = torch.ones_like(padded) if count_include_pad else torch.nn.functional.pad(torch.ones_like(x), around)
+        return summed(padded) / summed(ones)
+
+    return way
 
 
 WINDOWS: dict[str, Callable[..., Any]] = {
     "aten.max_pool2d_with_indices.default": _max_pool2d,
     "aten.adaptive_max_pool2d.default": _adaptive_max_pool2d,
-    "aten.avg_pool3d.default": _avg_pool3d,
+    "aten.avg_pool1d.default": _avg_pool(1),
+    "aten.avg_pool2d.default": _avg_pool(2),
+    "aten.avg_pool3d.default": _avg_pool(3),
     "aten._adaptive_avg_pool2d_backward.default": _adaptive_avg_pool2d_backward,
     "aten.convolution_backward.default": _convolution_backward,
     "aten.max_pool2d_with_indices_backward.default": _max_pool_backward,
