@@ -32,7 +32,7 @@ fn files_without_end_are_refused() {
             (&["simulate", "gpt", "--cluster", endless][..], "E473"),
             (&["show", "gpt", "--plan", endless], "E005"),
             (&["show", endless], "E005"),
-            (&["simulate", "--rows", endless], "E005"),
+            (&["simulate", "--validate", endless], "E005"),
         ] {
             let (status, said) = limited(arguments);
             assert!(status == Some(2) && said.contains(code), "{arguments:?}: {status:?} {said}");
@@ -336,7 +336,7 @@ fn predictions_of_large_models_refuse_what_makes_no_sense() {
     let place = crate::place();
     fs::write(place.path("runs.csv"), "row_id,source_id\na,\"b\n").unwrap();
     place
-        .run(&["simulate", "--rows", "runs.csv", "--json"])
+        .run(&["simulate", "--validate", "runs.csv", "--json"])
         .refuses("E513", &["runs.csv:2:3", "closing quote"]);
     fs::write(place.path("config.json"), "{\"model_type\": \"llama\",\n  hidden: 1}").unwrap();
     place.run(&["estimate", "config.json", "--json"]).refuses("E512", &["config.json:2:3"]);

@@ -145,7 +145,7 @@ fn a_command_refuses_options_that_it_does_not_read() {
         ("estimate gpt-13b --sequence-parallel", "--sequence-parallel"),
         ("estimate gpt-13b --set optimizer.kind=sgd", "--set"),
         ("simulate gpt --data text.txt", "--data"),
-        ("simulate --rows runs.csv --mesh tp=2", "--mesh"),
+        ("simulate --validate runs.csv --mesh tp=2", "--mesh"),
         ("verify gpt --data text.txt", "--data"),
         ("show --keys --batch 3", "--batch"),
         ("show gpt --seed 3", "--seed"),
@@ -178,5 +178,5 @@ fn a_command_refuses_options_that_it_does_not_read() {
 #[test]
 fn simulate_without_a_model_says_what_it_takes() {
     let error = text(&partita(&["simulate"]).stderr);
-    assert!(error.starts_with("error[E033]") && error.contains("--rows FILE.csv"), "{error}");
+    assert!(error.starts_with("error[E033]") && error.contains("--validate FILE.csv"), "{error}");
 }

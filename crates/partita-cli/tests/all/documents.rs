@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 /// Commands that the test does not run, by how they begin, and who does.
 const ELSEWHERE: &[(&str, &str)] = &[
-    ("partita simulate --rows", "a table of runs: crates/partita/tests/all/published.rs"),
+    ("partita simulate --validate", "a table of runs: crates/partita/tests/all/published.rs"),
     ("partita plan gpt-39b", "a search of minutes: crates/partita/tests/all/search.rs has smaller ones"),
     ("partita launch", "several processes: launch.rs"),
     ("partita train --live", "a terminal: docs/screenshots.py"),

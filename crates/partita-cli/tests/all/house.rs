@@ -61,7 +61,7 @@ fn manifest(path: &Path) -> Table {
 }
 
 /// The folders of `crates/`, by name.
-fn crates() -> Vec<String> {
+pub fn crates() -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(root().join("crates"))
         .expect("the folder is there")
         .map(|entry| entry.expect("readable").path())
@@ -93,7 +93,7 @@ fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
 }
 
 /// The source files of a crate, with their paths below `src` and their text.
-fn sources(name: &str) -> Vec<(String, String)> {
+pub fn sources(name: &str) -> Vec<(String, String)> {
     let folder = root().join("crates").join(name).join("src");
     let below = |path: &PathBuf| {
         path.strip_prefix(&folder).expect("below").to_string_lossy().replace(std::path::MAIN_SEPARATOR, "/")
@@ -102,7 +102,7 @@ fn sources(name: &str) -> Vec<(String, String)> {
 }
 
 /// The text without its unit tests.
-fn without_tests<'a>(file: &str, text: &'a str) -> &'a str {
+pub fn without_tests<'a>(file: &str, text: &'a str) -> &'a str {
     let leaf = file.rsplit('/').next().expect("a name");
     if leaf == "tests.rs" || leaf == "testing.rs" || leaf.ends_with("_tests.rs") {
         return "";

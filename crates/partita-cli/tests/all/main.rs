@@ -24,6 +24,8 @@ mod profile;
 mod reference;
 mod report;
 mod resumes;
+mod rooms;
+mod rooms;
 mod runs;
 mod saved_runs;
 #[cfg(target_os = "linux")]
