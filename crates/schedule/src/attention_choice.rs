@@ -1,5 +1,5 @@
-//! The plan line `auto`: attention of a sharded sequence by a ring, by a ring in zigzag order or by heads, whichever the
-//! cost model expects to take less time.
+//! The plan line `attention_auto`: attention of a sharded sequence by a ring, by a ring in zigzag order or by heads, whichever
+//! the cost model expects to take less time.
 
 use crate::modules::{Modules, is_inside};
 use crate::plan::{Entry, Plan};
@@ -13,7 +13,8 @@ use partita_ir::composites::attention_window;
 use partita_ir::{AttributesExt, Graph, Node};
 use partita_mesh::{AxisRole, Mesh};
 
-/// The plan with every line `auto` as the line that it chooses; the origin of the line says what the others would take.
+/// The plan with every line `attention_auto` as the line that it chooses; the origin of the line says what the others would
+/// take.
 ///
 /// # Errors
 /// E208 for an axis that the mesh does not have, E221 for a pattern that matches nothing, E235 for modules without
@@ -63,7 +64,7 @@ fn choose(entry: &Entry, style: &Style, graph: &Graph, mesh: &Mesh, cluster: &Cl
     let told: Vec<String> =
         totals.iter().map(|(style, seconds)| format!("{style} {:.3} ms", 1e3 * seconds)).collect();
     let source = if entry.origin.is_empty() { String::new() } else { format!("{}, ", entry.origin) };
-    let origin = format!("{source}`auto` on {} by {}", cluster.name, told.join(", "));
+    let origin = format!("{source}`attention_auto` on {} by {}", cluster.name, told.join(", "));
     Ok(Entry { primitive: Primitive::Style(best.clone()), origin, ..entry.clone() })
 }
 

@@ -87,8 +87,8 @@ pub fn choices(graph: &Graph, value: ValueId) -> usize {
 }
 
 /// The smallest range that the readers of an input allow, also through views: rows of an embedding, classes of a loss;
-/// `None` if none limits it. Another index is an error in PyTorch; an embedding of ours, and StableHLO, would take the nearest
-/// row.
+/// `None` if none limits it. Another index is an error in PyTorch; an embedding of ours, and StableHLO, would take the
+/// nearest row.
 pub fn index_range(graph: &Graph, value: ValueId) -> Option<IndexRange> {
     let readers = graph.nodes.iter().filter(|node| node.operands.contains(&value));
     let ranges = readers.filter_map(|node| {

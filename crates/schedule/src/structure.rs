@@ -164,9 +164,9 @@ impl Structured {
                 self.model.forward = ring::around(graph, &named(&modules, entry)?, entry, style.zigzag)?;
             }
             Primitive::Style(style) if style.kind == Kind::Auto => {
-                return Err(Diagnostic::new("E235", "`auto` is chosen for a cluster")
+                return Err(Diagnostic::new("E235", "`attention_auto` is chosen for a cluster")
                     .at(entry.describe())
-                    .expected("a plan in which `auto` is replaced, as that of a config is")
+                    .expected("a plan in which `attention_auto` is replaced, as that of a config is")
                     .help("write `ulysses` or `ring`"));
             }
             Primitive::Style(style) if style.kind == Kind::Dispatch => {

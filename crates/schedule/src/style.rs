@@ -131,7 +131,7 @@ const NAMES: [&str; 22] = [
     "zero2",
     "ulysses",
     "ring",
-    "auto",
+    "attention_auto",
     "dispatch",
     // Of PyTorch and Hugging Face.
     "colwise_rep",
@@ -252,7 +252,8 @@ impl Style {
             "zero2" => Style::new(Kind::Zero2),
             "ulysses" => Style::new(Kind::Ulysses),
             "ring" => Style::new(Kind::Ring),
-            "auto" => Style::new(Kind::Auto),
+            "attention_auto" => Style::new(Kind::Auto),
+            "auto" => return Err(unknown(call, "the style `auto` is called `attention_auto`")),
             "dispatch" => Style::new(Kind::Dispatch),
             "shard" => match call.arguments.first() {
                 Some((None, Argument::Int(dim))) => Style::new(Kind::Shard(*dim as isize)),
@@ -342,7 +343,7 @@ impl Style {
             Kind::Zero2 => "zero2",
             Kind::Ulysses => "ulysses",
             Kind::Ring => "ring",
-            Kind::Auto => "auto",
+            Kind::Auto => "attention_auto",
             Kind::Dispatch => "dispatch",
         });
         if let Kind::Shard(dim) = self.kind {
@@ -402,7 +403,7 @@ impl Layouts {
 fn unknown(call: &Call, why: &str) -> Box<Diagnostic> {
     let mut error = Diagnostic::new("E222", format!("`{call}`: {why}"))
         .expected(format!(
-            "colwise, rowwise, sequence, replicate, shard(dim), prepare, fsdp, zero1, zero2, ulysses, ring, auto or dispatch, with `axis=`, \
+            "colwise, rowwise, sequence, replicate, shard(dim), prepare, fsdp, zero1, zero2, ulysses, ring, attention_auto or dispatch, with `axis=`, \
              `input=`, `output=`, `input_from=`; or {}",
             primitive_names().collect::<Vec<_>>().join(", ")
         ))

@@ -308,19 +308,19 @@ fn the_cpu_computes_what_one_device_does() {
     }
 }
 
-/// What the line `auto` stands for: heads where there are enough, else a ring; in zigzag order where one is possible.
+/// What the line `attention_auto` stands for: heads where there are enough, else a ring; in zigzag order where one is possible.
 #[test]
 fn attention_is_chosen_by_cost() {
     let chosen = |kind: &str, mesh: &str, more: &[&str]| {
         let mesh = format!("mesh.shape={mesh}");
         let mut all = vec!["cluster.name=a100-80g", "train.batch=4", "model.layers=1", "model.dim=1024"];
-        all.extend([mesh.as_str(), "train.dtype=bf16", "plan.layers.*.attn=auto"]);
+        all.extend([mesh.as_str(), "train.dtype=bf16", "plan.layers.*.attn=attention_auto"]);
         all.extend(more);
         let session = session(kind, &all);
         let model = session.model().unwrap_or_else(|error| panic!("{error}"));
         let plan = session.plan(&model).unwrap_or_else(|error| panic!("{error}"));
         let line = plan.entries.iter().find(|entry| entry.modules == "layers.*.attn").expect("it is there");
-        assert!(line.origin.contains("`auto` on a100-80g by ulysses "), "{}", line.origin);
+        assert!(line.origin.contains("`attention_auto` on a100-80g by ulysses "), "{}", line.origin);
         line.primitive.to_string()
     };
     let many = ["model.heads=16", "model.kv_heads=16", "model.sequence=8192"];
@@ -329,5 +329,5 @@ fn attention_is_chosen_by_cost() {
     assert_eq!(chosen("llama", "cp=8", &few), "ring(zigzag=true)");
     assert_eq!(chosen("llama", "cp=8", &[&few[..2], &["model.sequence=8200"]].concat()), "ring");
     assert_eq!(chosen("bert", "cp=8", &["model.heads=4", "model.sequence=8192"]), "ring");
-    check("gpt", "cp=2", &["plan.layers.*.attn=auto"]);
+    check("gpt", "cp=2", &["plan.layers.*.attn=attention_auto"]);
 }

@@ -126,8 +126,8 @@ const ROWS: &[Row] = &[
     ),
     ("ring", "cp=2", "'**' = 'ring'", "adamw", [Refused("E235"), Used, Used]),
     ("ring", "cp=2", "'NORM' = 'ring'", "adamw", [Refused("E235"); 3]),
-    ("auto", "cp=2", "'**' = 'auto'", "adamw", [Refused("E235"), Used, Used]),
-    ("auto", "cp=2", "'NORM' = 'auto'", "adamw", [Refused("E235"); 3]),
+    ("attention_auto", "cp=2", "'**' = 'attention_auto'", "adamw", [Refused("E235"), Used, Used]),
+    ("attention_auto", "cp=2", "'NORM' = 'attention_auto'", "adamw", [Refused("E235"); 3]),
     ("dispatch", "dp=2", "'**' = 'dispatch'", "adamw", [Refused("E235"); 3]),
     ("sync", "tp=2", "'LAYER' = ['shard(weight, 1)', 'sync(fwd_post, all_reduce)']", "adamw", [Used; 3]),
     ("sync", "tp=2", "'LAYER' = 'sync(fwd_post, all_reduce)'", "adamw", [Refused("E233"); 3]),
@@ -220,7 +220,7 @@ fn the_table_has_each_style_and_primitive_with_and_without_an_effect() {
         "zero2",
         "ulysses",
         "ring",
-        "auto",
+        "attention_auto",
         "dispatch",
     ];
     for name in styles.into_iter().chain(primitive_names()) {
