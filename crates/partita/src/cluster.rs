@@ -1,6 +1,6 @@
 //! The cluster of a run, from `[cluster]` in the config or a file of its own.
 //!
-//! Ranks with other devices are entries of `[[cluster.others]]`, with the keys of a device.
+//! Ranks with other devices are entries of `[[cluster.devices]]`, with the keys of a device.
 
 use crate::keys::{Section, wrong};
 use partita_base::{DType, Diagnostic, Result};
@@ -60,8 +60,8 @@ fn changed(mut cluster: Cluster, section: &mut Section) -> Result<Cluster> {
         cluster.levels = levels(&value)?;
     }
     let about = "ranks with other devices: first (rank), name, keys of a device, links";
-    if let Some(value) = section.raw("others", "tables", AS_NAMED, about) {
-        let others = value.as_array().ok_or_else(|| wrong("cluster.others", "a list of tables", &value))?;
+    if let Some(value) = section.raw("devices", "tables", AS_NAMED, about) {
+        let others = value.as_array().ok_or_else(|| wrong("cluster.devices", "a list of tables", &value))?;
         cluster.others = others.iter().map(|entry| other(&cluster.device, entry)).collect::<Result<_>>()?;
     }
     let about = "ranks that compute at the same time, where more of them share the cores of a machine";
@@ -72,9 +72,9 @@ fn changed(mut cluster: Cluster, section: &mut Section) -> Result<Cluster> {
     Ok(cluster)
 }
 
-/// An entry of `[[cluster.others]]`; figures that it does not name are those of the device of the first ranks.
+/// An entry of `[[cluster.devices]]`; figures that it does not name are those of the device of the first ranks.
 fn other(device: &Device, entry: &Value) -> Result<Others> {
-    let key = "cluster.others";
+    let key = "cluster.devices";
     let mut root = Table::from_iter([(key.to_string(), entry.clone())]);
     let mut section = Section::take(&mut root, key)?;
     let first = section.find("first", "required", "the first rank with this device")?;
@@ -85,7 +85,7 @@ fn other(device: &Device, entry: &Value) -> Result<Others> {
         // The entry itself says for which ranks.
         Some(name) if name.contains([':', '+']) => {
             return Err(wrong(
-                "cluster.others.name",
+                "cluster.devices.name",
                 "a device without a count, such as v100-32g",
                 &Value::from(name),
             ));
@@ -93,7 +93,7 @@ fn other(device: &Device, entry: &Value) -> Result<Others> {
         Some(name) => Cluster::ready(&name)?.device,
         None => device.clone(),
     };
-    change_device(&mut device, &mut section, "that of others.name")?;
+    change_device(&mut device, &mut section, "that of devices.name")?;
     let links =
         match section.raw("links", "tables", "those of the levels", "links of these ranks at each level") {
             Some(value) => links(&value)?,
@@ -213,7 +213,7 @@ fn levels(value: &Value) -> Result<Vec<Level>> {
 
 /// `[{ latency_s = 3e-6, bytes_per_s = 450e9 }, ..]`, one for each level.
 fn links(value: &Value) -> Result<Vec<Link>> {
-    let key = "cluster.others.links";
+    let key = "cluster.devices.links";
     let read = |value: &Value| {
         let mut root = Table::from_iter([(key.to_string(), value.clone())]);
         let mut section = Section::take(&mut root, key)?;
@@ -269,10 +269,10 @@ mod tests {
     #[test]
     fn an_entry_of_others_names_one_device() {
         for name in ["v100-32g:1x4", "a100-80g:1x8+v100-32g:1x8"] {
-            let text = format!("name = 'a100-80g:2x8'\n[[cluster.others]]\nfirst = 8\nname = '{name}'");
+            let text = format!("name = 'a100-80g:2x8'\n[[cluster.devices]]\nfirst = 8\nname = '{name}'");
             assert_eq!(code(&format!("[cluster]\n{text}")), "E002", "{name}");
         }
-        let file = "[cluster]\nname = 'a100-80g:2x8'\n[[cluster.others]]\nfirst = 8\nname = 'Cargo.toml'";
+        let file = "[cluster]\nname = 'a100-80g:2x8'\n[[cluster.devices]]\nfirst = 8\nname = 'Cargo.toml'";
         assert!(read(file).is_err(), "an entry names no file");
     }
 
@@ -317,9 +317,9 @@ mod tests {
             "[cluster]\nname = 'a100-80g:2x8'\n\
              links = [{ ranks = 8, latency_s = 1e-6, bytes_per_s = 3e11 },\n\
              { ranks = 16, latency_s = 1e-5, bytes_per_s = 25e9, links = 4 }]\n\
-             [[cluster.others]]\nfirst = 8\nname = 'v100-32g'\nmemory_bytes = 9\n\
+             [[cluster.devices]]\nfirst = 8\nname = 'v100-32g'\nmemory_bytes = 9\n\
              links = [{ latency_s = 1e-6, bytes_per_s = 1e11 }, { latency_s = 1e-5, bytes_per_s = 1e10 }]\n\
-             [[cluster.others]]\nfirst = 12\noverlap = 0.5\n",
+             [[cluster.devices]]\nfirst = 12\noverlap = 0.5\n",
         )
         .unwrap();
         let named = |name: &str| Cluster::ready(name).unwrap().device;

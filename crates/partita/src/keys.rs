@@ -257,10 +257,14 @@ impl Section {
     }
 }
 
+/// Keys that have other names now.
+const RENAMED: [(&str, &str); 1] = [("[cluster] others", "it is called `[[cluster.devices]]`")];
+
 /// E001: an unknown key, with the known ones.
 pub fn unknown(at: &str, key: &str, known: &[String]) -> Box<Diagnostic> {
     let mut error = Diagnostic::new("E001", format!("unknown config key `{key}`")).at(at);
-    if let Some(help) = did_you_mean(key, known.iter().map(String::as_str)) {
+    let renamed = RENAMED.iter().find(|(old, _)| *old == at).map(|(_, new)| new.to_string());
+    if let Some(help) = renamed.or_else(|| did_you_mean(key, known.iter().map(String::as_str))) {
         error = error.help(help);
     }
     error.expected(format!("one of {}", known.join(", ")))

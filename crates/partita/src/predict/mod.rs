@@ -1,4 +1,4 @@
-//! Predictions of training steps of any size: `partita simulate` at scale, `simulate --rows` and `estimate`.
+//! Predictions of training steps of any size: `partita simulate` at scale, `simulate --validate` and `estimate`.
 //!
 //! A model is folded to one repeated layer ([`block`]), whose programs are those that would run, and unfolded by stages,
 //! microbatches and data parallel ranks ([`step`]). [`rows`] reads tables of published runs, [`fit`] the constants of

@@ -5,8 +5,7 @@ use partita::price::Price;
 use partita_cost::Fill;
 
 /// Devices that are much slower than those of the ready clusters, from a rank on.
-const SLOW_BEHIND_2: &str =
-    "cluster.others=[{ first = 2, flops_per_s = 5e12, flops_per_s_by_type = {}, memory_bytes_per_s = 5e11 }]";
+const SLOW_BEHIND_2: &str = "cluster.devices=[{ first = 2, flops_per_s = 5e12, flops_per_s_by_type = {}, memory_bytes_per_s = 5e11 }]";
 const SLOW_BEFORE_2: &str = "cluster.flops_per_s=5e12";
 
 #[test]
@@ -21,10 +20,10 @@ fn a_step_that_is_folded_takes_what_it_takes_whole() {
         "llama",
         "dp=2,pp=2",
         &[[6, 4]],
-        &["cluster.others=[{ first = 3, name = 'v100-32g' }]"],
+        &["cluster.devices=[{ first = 3, name = 'v100-32g' }]"],
     );
     check("dp=4", &[[6, 1], [3, 5]], &[SLOW_BEHIND_2]);
-    let slow_first = [SLOW_BEFORE_2, "cluster.others=[{ first = 2, name = 'v100-32g' }]"];
+    let slow_first = [SLOW_BEFORE_2, "cluster.devices=[{ first = 2, name = 'v100-32g' }]"];
     check("pp=4", &[[8, 12]], &slow_first);
     check("pp=4", &[[8, 12]], &["cluster.name=a100-80g:1x2+v100-32g:1x2"]);
 }
@@ -50,7 +49,7 @@ fn two_equal_kinds_are_as_one() {
             let whole = session.price_of(&session.build().unwrap()).unwrap();
             [(folded.step_s(), folded.fullest()), (whole.step_s(), whole.fullest())]
         };
-        let [one, two] = [&[][..], &["cluster.others=[{ first = 2, device = 'the same' }]"]].map(price);
+        let [one, two] = [&[][..], &["cluster.devices=[{ first = 2, device = 'the same' }]"]].map(price);
         assert_eq!((one[1], one[0].1), (two[1], two[0].1), "{mesh}");
         // Of several kinds, each slice has an end of its own.
         let ratio = two[0].0 / one[0].0;
@@ -64,7 +63,7 @@ fn two_equal_kinds_are_as_one() {
 #[test]
 fn each_rank_has_to_fit_its_own_device() {
     let on = |bytes: u64| {
-        let others = format!("cluster.others=[{{ first = 1, memory_bytes = {bytes} }}]");
+        let others = format!("cluster.devices=[{{ first = 1, memory_bytes = {bytes} }}]");
         step("gpt", "pp=2", [4, 4], &[&others])
     };
     let session = on(1 << 40);

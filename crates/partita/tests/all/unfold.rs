@@ -47,7 +47,8 @@ pub fn check_within(of_time: f64, model: &str, mesh: &str, sizes: &[[usize; 2]],
             folded.bytes(),
             whole.bytes()
         );
-        let of_bytes = if mesh.contains("pp") { 0.08 } else { 0.03 };
+        // The buffers of these steps are small: 256 bytes of alignment for each are a part of them.
+        let of_bytes = if mesh.contains("pp") { 0.08 } else { 0.05 };
         assert!(time.abs() < of_time && bytes.abs() < of_bytes, "{what}");
     }
 }
