@@ -93,14 +93,19 @@ pub fn usage_error(error: clap::Error) -> Result<Box<Diagnostic>, clap::Error> {
             _ => {}
         }
     }
-    if diagnostic.at.as_deref() == Some("--portable") {
-        help = Some(
-            "`--kernels portable`, or `--kernels avx2` or `avx512`: faster, to the same bits".to_string(),
-        );
+    if let Some((_, new)) = RENAMED.iter().find(|(old, _)| diagnostic.at.as_deref() == Some(*old)) {
+        help = Some(new.to_string());
     }
     diagnostic.help = help.or(Some("`partita COMMAND --help` lists all flags of a command".to_string()));
     Ok(instead_of_torch(&diagnostic).unwrap_or(diagnostic))
 }
+
+/// Flags that have other names now.
+const RENAMED: [(&str, &str); 3] = [
+    ("--portable", "`--kernels portable`, or `--kernels avx2` or `avx512`: faster, to the same bits"),
+    ("--kept", "it is called `--activation-budgets`"),
+    ("--rows", "`simulate --validate FILE.csv` predicts a table of measured runs"),
+];
 
 /// What to use instead of `--engine torch` and `--for torch`.
 fn instead_of_torch(usage: &Diagnostic) -> Option<Box<Diagnostic>> {

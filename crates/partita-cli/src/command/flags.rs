@@ -60,7 +60,7 @@ pub struct ConfigFlags {
     #[arg(long, value_name = "LIMIT")]
     pub memory_limit: Option<String>,
     /// Keep at most so many bytes of activations on each rank for the backward pass of a microbatch, such as 64M, and
-    /// compute the others again. `partita lower CONFIG --kept` lists what each limit costs.
+    /// compute the others again. `partita lower CONFIG --activation-budgets` lists what each limit costs.
     #[arg(long, value_name = "BYTES")]
     pub activation_limit: Option<String>,
     /// Refuse a verification on the interpreter that takes more operations on elements than this; by default 1e11.

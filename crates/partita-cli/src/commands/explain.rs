@@ -140,7 +140,8 @@ const REPORT_EVERY: Duration = Duration::from_secs(2);
 fn explain(args: &ExplainArgs, session: &Session, output: &mut Output) -> Result<()> {
     let explained = output.during("planning the step", || Explained::of(session))?;
     let Some(name) = &args.name else {
-        answer(&explained.overview(session, args.rank)?, Overview::text, output);
+        let overview = output.during("lowering the step", || explained.overview(session, args.rank))?;
+        answer(&overview, Overview::text, output);
         return Ok(());
     };
     let mut last = Instant::now();

@@ -10,9 +10,11 @@ use crate::output::format::bytes;
 use crate::run::{Ending, answer};
 use clap::{Args, ValueEnum};
 use indexmap::IndexMap;
+use partita::Session;
 use partita::execution::tensor_data;
 use partita::xla::{self, Form};
 use partita_base::{Diagnostic, Result};
+use partita_nn::Model;
 use partita_runtime::checkpoint::{TensorData, export_weights};
 use partita_schedule::Plan;
 use serde::Serialize;
@@ -148,13 +150,14 @@ fn export_model(args: &ExportArgs, output: &mut Output) -> Result<()> {
         Source::open(&args.source, args.from.as_deref(), &args.flags.overrides()?)?;
     session.check_sizes(1)?;
     let model = session.model()?;
-    let mut weights: IndexMap<String, TensorData> = match &saved {
+    asks_for_values(&session, &model)?;
+    let mut weights: IndexMap<String, TensorData> = output.during("the weights", || match &saved {
         None => {
             let initial = model.initial(session.config().train.seed)?;
-            initial.iter().map(|(name, value)| (name.clone(), tensor_data(value))).collect()
+            Ok(initial.into_iter().map(|(name, value)| (name, tensor_data(&value))).collect())
         }
-        Some(saved) => saved.weights(&model)?,
-    };
+        Some(saved) => saved.weights(&model),
+    })?;
     // Tied parameters under all their names, as `load_state_dict` wants them.
     for (alias, of) in &model.ties {
         if let Some(tensor) = weights.get(of).cloned() {
@@ -163,7 +166,7 @@ fn export_model(args: &ExportArgs, output: &mut Output) -> Result<()> {
     }
     let name = session.config().model.name();
     let path = args.out.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.safetensors")));
-    export_weights(&path, &weights)?;
+    output.during("writing them", || export_weights(&path, &weights))?;
     let exported = Exported {
         file: path.display().to_string(),
         tensors: weights.len(),
@@ -172,6 +175,12 @@ fn export_model(args: &ExportArgs, output: &mut Output) -> Result<()> {
     };
     answer(&exported, Exported::text, output);
     Ok(())
+}
+
+/// E040 if the values of a model's parameters and states do not fit into memory.
+fn asks_for_values(session: &Session, model: &Model) -> Result<()> {
+    let bytes: u64 = model.kept().map(|(_, spec)| spec.ty.bytes() as u64).sum();
+    session.config().train.memory_limit.request(bytes, "the values of the model")
 }
 
 /// Writes the step of a config as a folder that a script runs.
@@ -188,9 +197,12 @@ fn export_step(args: &ExportArgs, output: &mut Output) -> Result<()> {
         XlaForm::Uniform => Form::Uniform,
         XlaForm::Global => Form::Global,
     };
-    let step = xla::export(&session, form, saved.as_ref())?;
+    asks_for_values(&session, &session.model()?)?;
+    let step = output.during("the step", || xla::export(&session, form, saved.as_ref()))?;
     let folder = args.out.clone().unwrap_or_else(|| format!("{}-xla", session.config().model.name()).into());
-    fill_new_folder(&folder, "the folder of the step", "--out", |made| step.write(made))?;
+    output.during("writing it", || {
+        fill_new_folder(&folder, "the folder of the step", "--out", |made| step.write(made))
+    })?;
     let exported = Exported {
         file: folder.display().to_string(),
         tensors: step.state.len(),

@@ -46,7 +46,7 @@ pub struct LowerArgs {
     /// Instead of printing the step, list how many bytes of activations a rank keeps for the backward pass of a microbatch,
     /// and how much work is done again for it: the choices of --activation-limit.
     #[arg(long, conflicts_with_all = ["counts", "stage", "why"])]
-    pub kept: bool,
+    pub activation_budgets: bool,
     /// Print the step after the named passes, from the model on: the graph of one device, then the rank's graph, then its
     /// program; `all` for every pass. `partita opt --list` lists the names.
     #[arg(long, value_name = "PASS,..", value_delimiter = ',', conflicts_with_all = ["counts", "stage"])]
@@ -90,7 +90,7 @@ fn lower(args: &LowerArgs, session: &Session, output: &mut Output) -> Result<()>
         true => &session.clone().with_input_gradient(),
         false => session,
     };
-    if args.kept {
+    if args.activation_budgets {
         let rows = output.during("lowering the step", || kept(session, args.rank))?;
         output.kept(&rows);
     } else if !args.print_after.is_empty() {

@@ -1,4 +1,4 @@
-//! `partita simulate --rows`: predicted beside measured, for tables of published runs.
+//! `partita simulate --validate`: predicted beside measured, for tables of published runs.
 
 use crate::commands::simulate::SimulateArgs;
 use crate::files::write_new;
@@ -125,7 +125,7 @@ pub fn rows(args: &SimulateArgs, file: &Path, output: &mut Output) -> Result<()>
 /// The constants as a file.
 fn constants(sources: &[Source]) -> String {
     let mut text =
-        "# Factors of the time of compute and of collectives, fitted by `partita simulate --rows --fit`.\n"
+        "# Factors of the time of compute and of collectives, fitted by `partita simulate --validate --fit`.\n"
             .to_string();
     for source in sources {
         text += &format!(

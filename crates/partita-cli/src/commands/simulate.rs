@@ -20,8 +20,8 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// `--rows` reads no key.
-const OF_ROWS: Unread = of_no_run(&[("", "the table says all about its runs")]);
+/// `--validate` reads no key.
+const OF_VALIDATION: Unread = of_no_run(&[("", "the table says all about its runs")]);
 
 /// Flags of `simulate`.
 #[derive(Args, Clone, Debug)]
@@ -31,13 +31,13 @@ pub struct SimulateArgs {
     pub config: Option<String>,
     /// Predict every run of a table of measured runs, and compare.
     #[arg(long, value_name = "FILE.csv", conflicts_with_all = ["config", "trace"])]
-    pub rows: Option<PathBuf>,
-    /// With --rows: only runs whose names begin with this text.
-    #[arg(long, value_name = "TEXT", requires = "rows")]
+    pub validate: Option<PathBuf>,
+    /// With --validate: only runs whose names begin with this text.
+    #[arg(long, value_name = "TEXT", requires = "validate")]
     pub only: Option<String>,
-    /// With --rows: fit a factor of compute, and one of communication or the seconds of a launch, to each source of
+    /// With --validate: fit a factor of compute, and one of communication or the seconds of a launch, to each source of
     /// runs, and write them to a new file.
-    #[arg(long, value_name = "FILE.toml", requires = "rows")]
+    #[arg(long, value_name = "FILE.toml", requires = "validate")]
     pub fit: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -54,16 +54,16 @@ impl Command for SimulateArgs {
     const UNREAD: Unread = OF_A_STEP;
 
     fn flags(&self) -> Option<(&ConfigFlags, Unread)> {
-        Some((&self.flags, self.rows.as_ref().map_or(Self::UNREAD, |_| OF_ROWS)))
+        Some((&self.flags, self.validate.as_ref().map_or(Self::UNREAD, |_| OF_VALIDATION)))
     }
 
     fn run(&self, _: &Application, output: &mut Output) -> Result<Ending> {
-        match (&self.rows, &self.config) {
+        match (&self.validate, &self.config) {
             (Some(file), _) => rows(self, file, output)?,
             (None, config) => {
                 let config = config.as_deref().ok_or_else(|| {
                     Diagnostic::new("E033", "`partita simulate` needs a model or a table of runs")
-                        .expected("a config, a model by name, or --rows FILE.csv")
+                        .expected("a config, a model by name, or --validate FILE.csv")
                         .help("`partita simulate gpt3-175b --cluster a100-80g:128x8 ..`; docs/COST.md has examples")
                 })?;
                 simulate(self, &session(config, self.flags.overrides()?, output)?, output)?;
