@@ -224,8 +224,8 @@ impl Unit {
     /// Reads a program.
     ///
     /// # Errors
-    /// What reading finds (E14x), E207 for more than [`MAX_RANKS`] ranks, and E400 where those of [`OptOptions::ranks`] do not
-    /// exist.
+    /// What reading finds (E14x), E207 for more than [`MAX_RANKS`] ranks, and E400 where those of [`OptOptions::ranks`] do
+    /// not exist.
     pub fn read(source: &str, file: &str, options: &OptOptions) -> Result<Unit> {
         let graph = text::parse_with(source, file, &Registry::default())?;
         let state = match options.ranks {

@@ -387,8 +387,8 @@ impl Session {
         self.lowered_for().cpu
     }
 
-    /// What programs are lowered for: the devices of the cluster. `lower`, `simulate`, `plan` and `report` read it, and on the
-    /// cores of one machine so does a run.
+    /// What programs are lowered for: the devices of the cluster. `lower`, `simulate`, `plan` and `report` read it, and on
+    /// the cores of one machine so does a run.
     pub fn target(&self) -> Box<dyn RegionTarget + Send + Sync> {
         target_of(self.config.cluster.device.target, self.cores())
     }

@@ -1,5 +1,5 @@
-//! The plan line `attention_auto`: attention of a sharded sequence by a ring, by a ring in zigzag order or by heads, whichever
-//! the cost model expects to take less time.
+//! The plan line `attention_auto`: attention of a sharded sequence by a ring, by a ring in zigzag order or by heads,
+//! whichever the cost model expects to take less time.
 
 use crate::modules::{Modules, is_inside};
 use crate::plan::{Entry, Plan};

@@ -25,7 +25,6 @@ mod reference;
 mod report;
 mod resumes;
 mod rooms;
-mod rooms;
 mod runs;
 mod saved_runs;
 #[cfg(target_os = "linux")]
