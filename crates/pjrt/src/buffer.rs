@@ -1,6 +1,6 @@
 //! Tensors in the memory of a device.
 
-use crate::api::{Failure, Handle};
+use crate::api::{Failure, Handle, list};
 use crate::client::{Client, Device};
 use crate::element;
 use crate::layout::{
@@ -30,11 +30,6 @@ impl Buffer {
     ) -> Result<Buffer> {
         let described = || describe(dtype, shape);
         device.belongs_to(client)?;
-        let Some(number) = element::number(dtype) else {
-            return Err(
-                Diagnostic::new("E481", format!("PJRT has no element type {dtype}")).found(described())
-            );
-        };
         let size = shape.iter().try_fold(dtype.size_bytes(), |size, extent| size.checked_mul(*extent));
         if size != Some(data.len()) {
             let size =
@@ -47,7 +42,7 @@ impl Buffer {
         let dimensions: Vec<i64> = shape.iter().map(|extent| *extent as i64).collect();
         let mut it = BufferFromHost::zeroed();
         it.client = client.0.handle.pointer();
-        (it.data, it.element) = (data.as_ptr(), number);
+        (it.data, it.element) = (data.as_ptr(), element::number(dtype));
         (it.dimensions, it.rank) = (dimensions.as_ptr(), dimensions.len());
         it.device = client.0.device(device.index);
         let api = client.0.handle.api();
@@ -96,7 +91,8 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// E481 if the buffer was donated, is on this device already, or if the device is one of another client.
+    /// E481 if the buffer was donated, or if the device is one of another client. Some platforms also refuse a copy to the
+    /// device where it is.
     pub fn copy_to(&self, device: &Device) -> Result<Buffer> {
         device.belongs_to(&self.client)?;
         let api = self.handle.api();
@@ -151,7 +147,7 @@ impl Buffer {
         let found =
             self.handle.ask::<BufferDimensions>().map_err(|failure| unanswered(failure, "a buffer"))?;
         // SAFETY: the extents belong to the buffer, which is alive.
-        let extents = unsafe { crate::api::list(found.list, found.length) };
+        let extents = unsafe { list(found.list, found.length) };
         Ok(extents.iter().map(|extent| usize::try_from(*extent).unwrap_or(0)).collect())
     }
 
@@ -176,6 +172,22 @@ impl Buffer {
             Some(index) => Ok(Device { client: self.client.clone(), index }),
             None => Err(Diagnostic::new("E482", "a buffer is on a device of another process")),
         }
+    }
+
+    /// Whether it is on this device, or does not say where it is.
+    pub(crate) fn is_on(&self, device: &Device) -> bool {
+        let found = self.handle.ask::<BufferDevice>();
+        found.map_or(true, |it| it.device == self.client.0.device(device.index))
+    }
+
+    /// Whether it has this type, or does not say which it has.
+    pub(crate) fn has_type(&self, dtype: DType, shape: &[usize]) -> bool {
+        let Ok(found) = self.handle.ask::<BufferType>() else { return true };
+        let Ok(extents) = self.handle.ask::<BufferDimensions>() else { return true };
+        // SAFETY: the extents belong to the buffer, which is alive.
+        let extents = unsafe { list(extents.list, extents.length) };
+        let same = extents.iter().zip(shape).all(|(a, b)| usize::try_from(*a) == Ok(*b));
+        found.element == element::number(dtype) && extents.len() == shape.len() && same
     }
 
     fn report(&self, failure: Failure, what: &str) -> Box<Diagnostic> {

@@ -145,8 +145,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// E481 if `data` has another length than the shape, for an element type that PJRT does not have, for a device of
-    /// another client, and if the device has too little memory.
+    /// E481 if `data` has another length than the shape, for a device of another client, and if the device has too little
+    /// memory.
     pub fn upload(&self, dtype: DType, shape: &[usize], data: &[u8], device: &Device) -> Result<Buffer> {
         Buffer::upload(self, dtype, shape, data, device)
     }

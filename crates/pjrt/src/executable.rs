@@ -3,10 +3,11 @@
 use crate::api::{Api, Call, Handle, list, text};
 use crate::buffer::{Buffer, describe, known, unanswered};
 use crate::client::{Client, Device};
+use crate::hlo;
 use crate::layout::{
-    ClientCompile, DeserializeAndLoad, ExecutableMemoryStats, ExecutableName, Execute, ExecuteOptions,
-    LoadedDevices, LoadedExecutable, OutputCount, OutputDimensions, OutputTypes, Program, RawBuffer,
-    RawExecutable, RawLoaded, Serialize,
+    Ask, ClientCompile, DeserializeAndLoad, ExecutableMemoryStats, ExecutableName, Execute, ExecuteOptions,
+    LoadedDevices, LoadedExecutable, OptimizedProgram, OutputCount, OutputDimensions, OutputTypes, Program,
+    RawBuffer, RawExecutable, RawLoaded, Serialize,
 };
 use crate::options::CompileOptions;
 use crate::topology::Topology;
@@ -20,6 +21,7 @@ pub struct Compiled {
     handle: Handle<RawExecutable>,
     name: String,
     output_count: usize,
+    inputs: Option<Vec<(DType, Vec<usize>)>>,
     _owner: Owner,
 }
 
@@ -52,7 +54,8 @@ impl Compiled {
         // SAFETY: the text belongs to the executable, which is alive.
         let name = unsafe { text(name.text, name.length) };
         let output_count = handle.ask::<OutputCount>()?.count;
-        Ok(Compiled { handle, name, output_count, _owner: owner })
+        let inputs = read_inputs(&handle);
+        Ok(Compiled { handle, name, output_count, inputs, _owner: owner })
     }
 
     /// The name of the module.
@@ -63,6 +66,11 @@ impl Compiled {
     /// The number of results on each device.
     pub fn output_count(&self) -> usize {
         self.output_count
+    }
+
+    /// Element type and extents of each argument on one device; `None` if the plugin does not show compiled programs.
+    pub fn inputs(&self) -> Option<&[(DType, Vec<usize>)]> {
+        self.inputs.as_deref()
     }
 
     /// Element type and extents of each result on one device.
@@ -127,6 +135,24 @@ impl Compiled {
             peak: bytes(it.peak),
         }))
     }
+}
+
+/// The types of arguments, from the program as XLA shows it after optimization.
+fn read_inputs(handle: &Handle<RawExecutable>) -> Option<Vec<(DType, Vec<usize>)>> {
+    let api = handle.api();
+    let mut program = Program::zeroed();
+    let mut it = OptimizedProgram::of(handle.pointer());
+    it.program = &mut program;
+    // SAFETY: the executable is alive. Without a target, the plugin only states the size and the format.
+    unsafe { api.call(&mut it) }.ok()?;
+    let mut code = vec![0u8; program.length];
+    program.code = code.as_mut_ptr();
+    it.program = &mut program;
+    // SAFETY: the target has the stated size and outlives the call.
+    unsafe { api.call(&mut it) }.ok()?;
+    // SAFETY: the format is a constant of the plugin.
+    let format = unsafe { list(program.format, program.format_length) };
+    hlo::parameters(format, &code)
 }
 
 impl fmt::Debug for Compiled {
@@ -202,8 +228,9 @@ impl Executable {
     ///
     /// # Errors
     ///
-    /// E480 for a wrong number of devices or arguments, and for a buffer that was donated, has another shape or type than
-    /// its parameter, is on another device, or belongs to another client. Nothing is donated then.
+    /// E480 for a wrong number of devices or arguments, and for a buffer that was donated, has another shape or element type
+    /// than its parameter, is on another device, or belongs to another client. Nothing is donated then. Types are compared
+    /// if [`Compiled::inputs`] has them; otherwise XLA compares sizes.
     pub fn run<'a, A: AsRef<[&'a Buffer]>>(&self, arguments: &[A]) -> Result<Vec<Vec<Buffer>>> {
         self.run_keeping(arguments, &[])
     }
@@ -250,8 +277,8 @@ impl Executable {
         results.into_iter().map(own).collect()
     }
 
-    /// What a plugin must not be given, since it would read past a list or use objects that are not its own. Shapes,
-    /// types and devices it checks itself.
+    /// What a plugin must not be given: lists of other lengths, past which it would read, objects of another client, and
+    /// buffers of another type, of which it compares only the size. That a buffer was donated, it says itself.
     fn check<'a, A: AsRef<[&'a Buffer]>>(&self, arguments: &[A], count: usize) -> Result<()> {
         let refused =
             |message: String| Diagnostic::new("E480", format!("the program {}: {message}", self.name));
@@ -260,18 +287,34 @@ impl Executable {
                 .expected(format!("arguments for {} devices", self.devices.len()))
                 .found(format!("for {}", arguments.len())));
         }
-        for (place, list) in arguments.iter().enumerate() {
+        let count = self.inputs().map_or(count, <[_]>::len);
+        for (list, device) in arguments.iter().zip(self.devices()) {
             let list = list.as_ref();
             if list.len() != count {
-                return Err(refused("devices with different numbers of arguments".into())
-                    .expected(format!("{count} arguments on each device, as on the first"))
-                    .found(format!("{} on device number {place}", list.len())));
+                return Err(refused(format!("a wrong number of arguments on {device:?}"))
+                    .expected(format!("{count} arguments"))
+                    .found(format!("{}", list.len())));
             }
-            if let Some(at) = list.iter().position(|buffer| !buffer.client.is(&self.client)) {
-                return Err(refused("an argument belongs to another client".into())
-                    .expected(format!("buffers of {:?}", self.client))
-                    .found(format!("argument {at} is {:?} of another client", list[at]))
-                    .help("download it, and upload it with the client of the program"));
+            for (at, buffer) in list.iter().enumerate() {
+                let refused =
+                    |what: &str| refused(format!("argument {at} {what}")).found(format!("{buffer:?}"));
+                if !buffer.client.is(&self.client) {
+                    return Err(refused("belongs to another client")
+                        .expected(format!("a buffer of the {:?} of the program", self.client))
+                        .help("download it, and upload it with the client of the program"));
+                }
+                if !buffer.is_on(&device) {
+                    return Err(refused("is on another device")
+                        .expected(format!("a buffer on {device:?}"))
+                        .help("copy it with `Buffer::copy_to`"));
+                }
+                if let Some((dtype, shape)) = self.inputs().map(|inputs| &inputs[at])
+                    && !buffer.has_type(*dtype, shape)
+                {
+                    return Err(
+                        refused("has another type than its parameter").expected(describe(*dtype, shape))
+                    );
+                }
             }
         }
         Ok(())
@@ -301,7 +344,8 @@ impl fmt::Debug for Executable {
 pub(crate) fn program(text: &str) -> Program {
     const FORMAT: &str = "mlir";
     let mut it = Program::zeroed();
-    (it.code, it.length) = (text.as_ptr(), text.len());
+    // A program of ours is only read; `code` is mutable since plugins write theirs to such a struct.
+    (it.code, it.length) = (text.as_ptr().cast_mut(), text.len());
     (it.format, it.format_length) = (FORMAT.as_ptr(), FORMAT.len());
     it
 }

@@ -138,6 +138,7 @@ questions! {
     40 PJRT_Executable_Destroy ExecutableDestroy of RawExecutable {}
     41 PJRT_Executable_Name ExecutableName of RawExecutable { text: *const u8, length: usize }
     44 PJRT_Executable_NumOutputs OutputCount of RawExecutable { count: usize }
+    48 PJRT_Executable_OptimizedProgram OptimizedProgram of RawExecutable { program: *mut Program }
     49 PJRT_Executable_Serialize Serialize of RawExecutable {
         bytes: *const u8, length: usize, holder: Pointer, free: Option<unsafe extern "C" fn(Pointer)>,
     }
@@ -212,7 +213,7 @@ functions! {
 
 sized! {
     /// `PJRT_Program`: the text and the name of its format.
-    Program { code: *const u8, length: usize, format: *const u8, format_length: usize } spare
+    Program { code: *mut u8, length: usize, format: *const u8, format_length: usize } spare
 }
 
 sized! {

@@ -37,6 +37,7 @@ mod buffer;
 mod client;
 mod element;
 mod executable;
+mod hlo;
 mod layout;
 mod options;
 mod plugin;
