@@ -14,6 +14,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("kernels", 1),
     ("comm", 1),
     ("mlir", 1),
+    ("pjrt", 1),
     ("trace", 1),
     ("ir", 2),
     ("cost", 2),
@@ -35,7 +36,7 @@ const FLOORS: &[(&str, u32)] = &[
 
 /// Where unsafe code may stand: a crate, and files of its `src` (none given: all of them).
 const UNSAFE: &[(&str, &[&str])] =
-    &[("kernels", &[]), ("comm", &[]), ("mpi", &["mpi.rs"]), ("runtime", &["allocator.rs", "arena.rs"])];
+    &[("kernels", &[]), ("comm", &[]), ("pjrt", &[]), ("mpi", &["mpi.rs"]), ("runtime", &["allocator.rs", "arena.rs"])];
 
 /// The most lines a source file may have.
 const MOST_LINES: usize = 600;
@@ -425,6 +426,7 @@ const PLAIN: &[(&str, Option<&str>)] = &[
     ("partita", None),
     ("partita-cli", None),
     ("pipeline", None),
+    ("pjrt", None),
     ("planner", None),
     ("program", None),
     ("report", None),
