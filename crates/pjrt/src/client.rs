@@ -93,7 +93,7 @@ impl Client {
         let created = unsafe { api.call(&mut it).and_then(|()| api.own(it.client, "PJRT_Client_Create")) };
         let shared = created.and_then(Shared::read);
         let shared = shared.map_err(|failure| {
-            failure.report("E064", "the PJRT plugin does not create a client").found(describe(options))
+            failure.report("E064", "the PJRT plugin does not create a client").at(describe(options))
         })?;
         Ok(Client(Arc::new(shared)))
     }

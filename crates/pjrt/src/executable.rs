@@ -194,10 +194,11 @@ impl Executable {
         };
         let executable = loaded.and_then(|loaded| Executable::new(client, loaded));
         executable.map_err(|failure| {
-            failure
-                .report("E066", "a saved program cannot be loaded")
-                .found(format!("{} bytes", saved.len()))
-                .help("compile it again: saved programs are only valid for the plugin that saved them")
+            let error =
+                failure.report("E066", format!("a saved program of {} bytes cannot be loaded", saved.len()));
+            let is_absent = error.help.is_some();
+            let help = "compile it again: saved programs are only valid for the plugin that saved them";
+            if is_absent { error } else { error.help(help) }
         })
     }
 

@@ -36,7 +36,7 @@ impl Topology {
             api.call(&mut it).and_then(|()| api.own(it.topology, "PJRT_TopologyDescription_Create"))
         };
         let handle = created.map_err(|failure| {
-            failure.report("E064", "the PJRT plugin does not describe such devices").found(describe(options))
+            failure.report("E064", "the PJRT plugin does not describe such devices").at(describe(options))
         })?;
         Ok(Topology(Arc::new(Source::Own(handle))))
     }

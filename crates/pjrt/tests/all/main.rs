@@ -7,6 +7,7 @@
 mod cpu;
 mod libraries;
 mod mistakes;
+mod standin;
 
 use partita_base::DType;
 use partita_pjrt::{Buffer, Client, Device, Plugin, Value};

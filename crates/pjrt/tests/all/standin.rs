@@ -1,0 +1,188 @@
+//! A stand-in plugin, compiled by the tests: versions, defects, errors, and that every object is destroyed once and before
+//! its client. No plugin of XLA is needed.
+
+use partita_base::{DType, Diagnostic};
+use partita_pjrt::{Buffer, Client, CompileOptions, Plugin, Value};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Compiles the stand-in with a defect, or without any, to a file of its own: its counts are those of one test.
+fn compile(defect: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/standin/plugin.rs");
+    let (thread, process) = (std::thread::current(), std::process::id());
+    let name = format!("{}-{defect}-{process}", thread.name().unwrap_or("main"));
+    let name: String = name.chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect();
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.so"));
+    let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let mut command = Command::new(compiler);
+    command.args([
+        "--edition=2024",
+        "--crate-type=cdylib",
+        "--crate-name=standin",
+        "-Copt-level=0",
+        "-Aunused",
+    ]);
+    let output =
+        command.arg(source).arg("-o").arg(&path).env("STANDIN", defect).output().expect("rustc runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    path
+}
+
+/// The plugin without a defect, and what it says of its objects.
+struct Standin {
+    plugin: Plugin,
+    library: libloading::Library,
+}
+
+impl Standin {
+    fn new() -> Standin {
+        let path = compile("");
+        let plugin = Plugin::load(&path).expect("it is a plugin");
+        // SAFETY: it is loaded already.
+        let library = unsafe { libloading::Library::new(&path) }.expect("it can be loaded");
+        std::fs::remove_file(path).expect("it was written");
+        Standin { plugin, library }
+    }
+
+    fn client(&self, devices: i64) -> Client {
+        self.plugin.client(&[("devices", Value::from(devices))]).expect("an option that it has")
+    }
+
+    /// What is alive, and what was wrong.
+    fn report(&self) -> String {
+        let mut text = vec![0; 4096];
+        // SAFETY: the function of this name takes a target and its length.
+        let length = unsafe {
+            let report = self.library.get::<unsafe extern "C" fn(*mut u8, usize) -> usize>("standin_report");
+            report.expect("it is exported")(text.as_mut_ptr(), text.len())
+        };
+        text.truncate(length);
+        String::from_utf8(text).expect("text")
+    }
+}
+
+const CLEAN: &str = "alive {}, faults []";
+
+fn refused(defect: &str) -> Box<Diagnostic> {
+    let path = compile(defect);
+    let error = Plugin::load(&path).expect_err(defect);
+    assert_eq!(error.at.as_deref(), path.to_str());
+    std::fs::remove_file(path).expect("it was written");
+    error
+}
+
+#[test]
+fn plugins_of_another_version_are_refused() {
+    let error = refused("old");
+    assert_eq!((error.code, error.found.as_deref()), ("E063", Some("PJRT 0.57")));
+    assert_eq!(error.expected.as_deref(), Some("PJRT 0.90 or a newer 0.x"));
+    assert!(error.help.is_some());
+    let error = refused("other major");
+    assert_eq!((error.code, error.found.as_deref()), ("E063", Some("PJRT 1.90")));
+}
+
+#[test]
+fn damaged_plugins_are_refused() {
+    assert_eq!(refused("no table").found.as_deref(), Some("GetPjrtApi gives no table"));
+    assert_eq!(refused("small table").found.as_deref(), Some("a table of 24 bytes"));
+    assert!(refused("large table").found.unwrap().contains(&usize::MAX.to_string()));
+    let error = refused("initialize");
+    assert_eq!(error.code, "E062");
+    assert_eq!(error.notes, ["XLA says INTERNAL: no licence"]);
+}
+
+#[test]
+fn a_function_that_a_plugin_lacks_is_named() {
+    let path = compile("few functions");
+    let plugin = Plugin::load(&path).unwrap();
+    let error = plugin.client(&[]).unwrap_err();
+    assert_eq!(error.code, "E063");
+    assert!(error.message.ends_with("the plugin has no PJRT_Client_PlatformName"), "{error}");
+    assert_eq!(error.found.as_deref(), Some("PJRT 0.115 without it"));
+    let standin = Standin::new();
+    let client = standin.client(1);
+    assert_eq!(standin.plugin.topology("", &[]).unwrap_err().code, "E063");
+    assert_eq!(client.topology().unwrap_err().code, "E063");
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn every_object_is_destroyed_before_its_client() {
+    let standin = Standin::new();
+    {
+        let client = standin.client(2);
+        assert_eq!((client.platform(), client.version()), ("stand-in", "1\n2"));
+        let devices = client.devices();
+        let program = client.compile("module", &CompileOptions::replicas(&[0, 1])).unwrap();
+        assert_eq!((program.name(), program.inputs(), program.memory().unwrap()), ("copy", None, None));
+        let data: Vec<u8> = (0..12).collect();
+        let x: Vec<Buffer> =
+            devices.iter().map(|device| client.upload(DType::F32, &[3], &data, device).unwrap()).collect();
+        let kept = program.run_keeping(&[[&x[0]], [&x[1]]], &[0]).unwrap();
+        assert!(!x[0].is_deleted().unwrap());
+        let moved = program.run(&[[&x[0]], [&x[1]]]).unwrap();
+        assert!(x[1].is_deleted().unwrap());
+        assert_eq!(moved[1][0].download().unwrap(), data);
+        moved[1][0].wait().unwrap();
+        let there = kept[0][0].copy_to(&devices[1]).unwrap();
+        assert_eq!((there.device().unwrap(), there.shape().unwrap()), (devices[1].clone(), vec![3]));
+        let loaded = client.load(&program.serialize().unwrap()).unwrap();
+        let results = loaded.run(&[[&kept[0][0]], [&kept[1][0]]]).unwrap();
+        // The client is dropped first, and the results last.
+        drop((client, devices, program, loaded, x, moved, kept, there));
+        assert!(
+            standin.report().contains("\"buffer\": 2, \"client\": 1, \"device\": 2}"),
+            "{}",
+            standin.report()
+        );
+        assert_eq!(results[0][0].download().unwrap(), data);
+    }
+    assert_eq!(standin.report(), CLEAN);
+}
+
+#[test]
+fn errors_are_read_and_destroyed() {
+    let standin = Standin::new();
+    let error = standin.plugin.client(&[("memory", Value::from(0.5))]).unwrap_err();
+    let text = "error[E064]: the PJRT plugin does not create a client\n        at: memory = 0.5 (float)\n      note: XLA says \
+                INVALID_ARGUMENT: Unexpected option name passed to PJRT_Client_Create: memory";
+    assert_eq!(error.to_string(), text);
+    {
+        let client = standin.client(1);
+        let device = &client.devices()[0];
+        let one = CompileOptions::replicas(&[0]);
+        let code = |error: Box<Diagnostic>| (error.code, error.notes.join("; "));
+        let refused = code(client.compile("text", &one).unwrap_err());
+        assert_eq!(
+            refused,
+            ("E065", "XLA says INVALID_ARGUMENT: 1:1: error: expected a module\n  \u{fffd}".into())
+        );
+        let refused = code(client.compile("module of nothing", &one).unwrap_err());
+        assert_eq!(refused, ("E065", "PJRT_Client_Compile succeeded without a result".into()));
+        assert_eq!(code(client.load(b"text").unwrap_err()).0, "E066");
+        // The copy of 13 elements begins, and fails later.
+        let refused = code(client.upload(DType::F32, &[13], &[0; 52], device).unwrap_err());
+        assert_eq!(refused, ("E481", "XLA says INTERNAL: the computation has failed".into()));
+        let x = client.upload(DType::F32, &[3], &[0; 12], device).unwrap();
+        let program = client.compile("module that fails", &one).unwrap();
+        assert_eq!(
+            code(program.run(&[[&x]]).unwrap_err()),
+            ("E480", "XLA says INTERNAL: out of luck".into())
+        );
+        let refused = program.outputs().unwrap_err();
+        assert_eq!((refused.code, refused.found.as_deref()), ("E482", Some("number 99 of the C header")));
+        assert_eq!(x.size_on_device().unwrap_err().code, "E063");
+    }
+    assert_eq!(standin.report(), CLEAN);
+}
+
+#[test]
+fn memory_is_counted_where_the_platform_counts() {
+    let standin = Standin::new();
+    let client = standin.client(2);
+    let counts: Vec<_> = client.devices().iter().map(|device| device.memory_stats().unwrap()).collect();
+    let first = counts[0].expect("it counts");
+    assert_eq!((first.in_use, first.peak, first.allocations), (100, Some(200), None));
+    assert_eq!((first.largest_allocation, first.limit, first.pool), (Some(50), Some(1000), None));
+    assert_eq!(counts[1], None, "this device does not count");
+}
