@@ -13,6 +13,8 @@ pub(crate) struct Api {
     functions: &'static [Option<Entry>],
     /// Major and minor version of the interface.
     pub version: (i32, i32),
+    /// Bytes of the file of the library.
+    pub library_bytes: u64,
 }
 
 /// Why a call did not succeed.
@@ -82,8 +84,13 @@ impl Failure {
 
 impl Api {
     /// The table of a plugin: `functions` must be its functions in the order of the header.
-    pub(crate) fn new(functions: &'static [Option<Entry>], version: (i32, i32)) -> Api {
-        Api { functions, version }
+    pub(crate) fn new(functions: &'static [Option<Entry>], version: (i32, i32), library_bytes: u64) -> Api {
+        Api { functions, version, library_bytes }
+    }
+
+    /// What tells builds of plugins apart, such as `PJRT 0.115 of 202116616 bytes`.
+    pub(crate) fn build(&self) -> String {
+        format!("PJRT {}.{} of {} bytes", self.version.0, self.version.1, self.library_bytes)
     }
 
     /// The number of functions that the plugin states to have.

@@ -131,11 +131,12 @@ impl Client {
     }
 
     /// Loads an executable that [`Compiled::serialize`](crate::Compiled::serialize) has saved. It runs on the devices
-    /// that it was compiled for.
+    /// that it was compiled for. It is machine code: load only what you trust.
     ///
     /// # Errors
     ///
-    /// E066 for bytes that are no saved executable, or one of another version or platform.
+    /// E066 for bytes that are no saved executable, a damaged one, one of another build of the plugin, and one for devices
+    /// that this client does not have.
     pub fn load(&self, saved: &[u8]) -> Result<Executable> {
         Executable::load(self, saved)
     }

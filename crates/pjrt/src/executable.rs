@@ -10,6 +10,7 @@ use crate::layout::{
     RawBuffer, RawExecutable, RawLoaded, Serialize,
 };
 use crate::options::CompileOptions;
+use crate::saved;
 use crate::topology::Topology;
 use partita_base::{DType, Diagnostic, Result};
 use std::fmt;
@@ -96,20 +97,22 @@ impl Compiled {
         Ok(outputs)
     }
 
-    /// The program as bytes that [`Client::load`] reads. They are valid for the same build of the plugin and the same
-    /// kind of devices only: text, compile options and [`Client::version`] together are a key for them.
+    /// The program as bytes that [`Client::load`] reads: those of the plugin, with a checksum and its build. They are valid
+    /// for the same build and the same kind of machine and devices. A key to cache them by is the text, the bytes of
+    /// [`CompileOptions::encode`], [`Client::version`] and [`Plugin::build`](crate::Plugin::build).
     ///
     /// # Errors
     ///
     /// E066 if the plugin cannot save programs.
     pub fn serialize(&self) -> Result<Vec<u8>> {
-        let saved = self.handle.ask::<Serialize>();
-        let saved = saved.map_err(|failure| failure.report("E066", "a compiled program cannot be saved"))?;
+        let it = self.handle.ask::<Serialize>();
+        let it = it.map_err(|failure| failure.report("E066", "a compiled program cannot be saved"))?;
         // SAFETY: the bytes belong to the holder, which is freed below.
-        let bytes = unsafe { list(saved.bytes, saved.length) }.to_vec();
-        if let Some(free) = saved.free {
+        let program = unsafe { list(it.bytes, it.length) };
+        let bytes = saved::wrap(&self.handle.api().build(), program);
+        if let Some(free) = it.free {
             // SAFETY: the plugin gives this function to free this holder once.
-            unsafe { free(saved.holder) };
+            unsafe { free(it.holder) };
         }
         Ok(bytes)
     }
@@ -186,20 +189,15 @@ impl Executable {
 
     pub(crate) fn load(client: &Client, saved: &[u8]) -> Result<Executable> {
         let api = client.0.handle.api();
+        let program = saved::unwrap(&api.build(), saved)?;
         let mut it = DeserializeAndLoad::zeroed();
-        (it.client, it.bytes, it.length) = (client.0.handle.pointer(), saved.as_ptr(), saved.len());
+        (it.client, it.bytes, it.length) = (client.0.handle.pointer(), program.as_ptr(), program.len());
         // SAFETY: the client is alive, and the bytes outlive the call. The executable is ours.
         let loaded = unsafe {
             api.call(&mut it).and_then(|()| api.own(it.executable, "PJRT_Executable_DeserializeAndLoad"))
         };
         let executable = loaded.and_then(|loaded| Executable::new(client, loaded));
-        executable.map_err(|failure| {
-            let error =
-                failure.report("E066", format!("a saved program of {} bytes cannot be loaded", saved.len()));
-            let is_absent = error.help.is_some();
-            let help = "compile it again: saved programs are only valid for the plugin that saved them";
-            if is_absent { error } else { error.help(help) }
-        })
+        executable.map_err(|failure| failure.report("E066", "a saved program cannot be loaded"))
     }
 
     fn new(client: &Client, loaded: Handle<RawLoaded>) -> Call<Executable> {

@@ -41,6 +41,7 @@ mod hlo;
 mod layout;
 mod options;
 mod plugin;
+mod saved;
 mod topology;
 mod value;
 

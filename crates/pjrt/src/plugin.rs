@@ -52,8 +52,10 @@ impl Plugin {
             Diagnostic::new("E062", what).at(path.display().to_string()).note(note).help(help)
         };
         // A name without a folder would be searched in the folders of the system, so the loader gets a full path.
-        let full = std::fs::canonicalize(path)
-            .map_err(|error| refused("there is no PJRT plugin here", error.to_string()))?;
+        let full = std::fs::canonicalize(path);
+        let full = full.and_then(|full| Ok((std::fs::metadata(&full)?.len(), full)));
+        let (library_bytes, full) =
+            full.map_err(|error| refused("there is no PJRT plugin here", error.to_string()))?;
         let library = open(&full)
             .map_err(|error| refused("this file cannot be loaded as a shared library", chain(&error)))?;
         // SAFETY: a symbol of this name is the function that the C header declares, without arguments.
@@ -64,7 +66,8 @@ impl Plugin {
         // The library is kept: threads of the plugin run its code until the process ends.
         std::mem::forget(library);
         // SAFETY: the table is that of a library which is not unloaded.
-        let api = unsafe { read_table(table) }.map_err(|error| error.at(path.display().to_string()))?;
+        let api = unsafe { read_table(table, library_bytes) }
+            .map_err(|error| error.at(path.display().to_string()))?;
         let mut plugin = Plugin { api, path: full.into(), attributes: Arc::new([]) };
         plugin.initialize().map_err(|error| error.at(path.display().to_string()))?;
         Ok(plugin)
@@ -91,6 +94,12 @@ impl Plugin {
     /// The full path of the library.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// A text that differs between builds of plugins: the version of the interface, and the size of the library. Saved
+    /// programs are only valid for the build that saved them.
+    pub fn build(&self) -> String {
+        self.api.build()
     }
 
     /// What the plugin states of itself, such as `stablehlo_current_version` = `[1, 20, 0]`: the newest StableHLO that
@@ -168,7 +177,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 /// # Safety
 ///
 /// `table` must be null or the table of a plugin that is never unloaded.
-unsafe fn read_table(table: *const usize) -> Result<Api> {
+unsafe fn read_table(table: *const usize, library_bytes: u64) -> Result<Api> {
     if table.is_null() {
         return Err(Diagnostic::new("E062", "this library is no PJRT plugin")
             .found(format!("{ENTRY} gives no table")));
@@ -195,5 +204,5 @@ unsafe fn read_table(table: *const usize) -> Result<Api> {
     // table is constant and never unloaded.
     let functions =
         unsafe { std::slice::from_raw_parts(table.byte_add(HEAD).cast::<Option<Entry>>(), count) };
-    Ok(Api::new(functions, version))
+    Ok(Api::new(functions, version, library_bytes))
 }

@@ -126,12 +126,22 @@ impl fmt::Display for Value {
     }
 }
 
-/// Options as a plugin takes them: `name = value` in the order given.
+/// The most characters of a value in a message.
+const MOST_SHOWN: usize = 60;
+
+/// Options for a message: `name = value` in the order given. Of a long text, such as the description of a card, the
+/// beginning of its first line.
 pub(crate) fn describe(options: &[(&str, Value)]) -> String {
     if options.is_empty() {
         return "no options".into();
     }
-    let all = options.iter().map(|(name, value)| format!("{name} = {value} ({})", value.kind_name()));
+    let all = options.iter().map(|(name, value)| {
+        let text = value.to_string();
+        let first = text.lines().next().unwrap_or_default();
+        let shown: String = first.chars().take(MOST_SHOWN).collect();
+        let more = if shown.len() < text.len() { ".." } else { "" };
+        format!("{name} = {shown}{more} ({})", value.kind_name())
+    });
     all.collect::<Vec<_>>().join(", ")
 }
 
@@ -159,6 +169,9 @@ mod tests {
             describe(&values[2..4]),
             "integer = -3 (integer), integers = [1, 20, 0] (list of integers)"
         );
+        let long = format!("{}\nmore", "x".repeat(59));
+        assert_eq!(describe(&[("t", Value::from(&*long))]), format!("t = {}.. (text)", "x".repeat(59)));
+        assert_eq!(describe(&[("t", Value::from(&long[..59]))]), format!("t = {} (text)", "x".repeat(59)));
     }
 
     #[test]

@@ -159,7 +159,10 @@ fn errors_are_read_and_destroyed() {
         );
         let refused = code(client.compile("module of nothing", &one).unwrap_err());
         assert_eq!(refused, ("E065", "PJRT_Client_Compile succeeded without a result".into()));
-        assert_eq!(code(client.load(b"text").unwrap_err()).0, "E066");
+        // What the plugin itself refuses to load: it saves this program as a text that it does not know.
+        let saved = client.compile("module unsaved", &one).unwrap().serialize().unwrap();
+        let refused = code(client.load(&saved).unwrap_err());
+        assert_eq!(refused, ("E066", "XLA says INVALID_ARGUMENT: no executable".into()));
         // The copy of 13 elements begins, and fails later.
         let refused = code(client.upload(DType::F32, &[13], &[0; 52], device).unwrap_err());
         assert_eq!(refused, ("E481", "XLA says INTERNAL: the computation has failed".into()));

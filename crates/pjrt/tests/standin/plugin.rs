@@ -270,7 +270,7 @@ functions! {
     }
     56 load(8) a {
         let data = bytes(a[3], a[4]);
-        if !data.starts_with(b"module") { return error(INVALID_ARGUMENT, "no executable"); }
+        if data.ends_with(b"unsaved") { return error(INVALID_ARGUMENT, "no executable"); }
         let lists = get(a[2], "client").lists;
         a[5] = create(Object { class: "loaded executable", parents: vec![a[2]], data, lists, ..Object::default() });
         0
