@@ -25,6 +25,8 @@ pub(crate) enum Failure {
     Refused { status: i32, text: String },
     /// The function of this name succeeded without the result that it must give.
     Empty { name: &'static str },
+    /// What the plugin returned cannot be used here.
+    Unusable { what: &'static str },
 }
 
 /// What a call returns.
@@ -78,6 +80,7 @@ impl Failure {
             Failure::Empty { name } => {
                 Diagnostic::new(code, message).note(format!("{name} succeeded without a result"))
             }
+            Failure::Unusable { what } => Diagnostic::new(code, message).note(what),
         }
     }
 }

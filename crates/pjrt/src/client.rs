@@ -125,7 +125,8 @@ impl Client {
     /// # Errors
     ///
     /// E065 for text that XLA refuses, with its reason, line and column, and for options that do not fit this client: no
-    /// devices, a device that it does not have, an unknown XLA flag.
+    /// devices, a device that it does not have, an unknown XLA flag. Also for text that sets a layout other than row-major
+    /// for an argument or a result.
     pub fn compile(&self, text: &str, options: &CompileOptions) -> Result<Executable> {
         Executable::compile(self, text, options)
     }

@@ -1,6 +1,6 @@
 //! Compiled programs, loaded on devices or not.
 
-use crate::api::{Api, Call, Handle, list, text};
+use crate::api::{Api, Call, Failure, Handle, list, text};
 use crate::buffer::{Buffer, describe, known, unanswered};
 use crate::client::{Client, Device};
 use crate::hlo;
@@ -55,7 +55,13 @@ impl Compiled {
         // SAFETY: the text belongs to the executable, which is alive.
         let name = unsafe { text(name.text, name.length) };
         let output_count = handle.ask::<OutputCount>()?.count;
-        let inputs = read_inputs(&handle);
+        let shown = optimized(&handle);
+        let inputs = shown.as_ref().and_then(|(format, program)| hlo::parameters(format, program));
+        if shown.is_some_and(|(format, program)| !hlo::has_plain_layouts(&format, &program)) {
+            return Err(Failure::Unusable {
+                what: "arguments or results are not row-major, the only layout of buffers here",
+            });
+        }
         Ok(Compiled { handle, name, output_count, inputs, _owner: owner })
     }
 
@@ -140,8 +146,8 @@ impl Compiled {
     }
 }
 
-/// The types of arguments, from the program as XLA shows it after optimization.
-fn read_inputs(handle: &Handle<RawExecutable>) -> Option<Vec<(DType, Vec<usize>)>> {
+/// The format and the bytes of the program as XLA shows it after optimization, if it does.
+fn optimized(handle: &Handle<RawExecutable>) -> Option<(Vec<u8>, Vec<u8>)> {
     let api = handle.api();
     let mut program = Program::zeroed();
     let mut it = OptimizedProgram::of(handle.pointer());
@@ -155,7 +161,7 @@ fn read_inputs(handle: &Handle<RawExecutable>) -> Option<Vec<(DType, Vec<usize>)
     unsafe { api.call(&mut it) }.ok()?;
     // SAFETY: the format is a constant of the plugin.
     let format = unsafe { list(program.format, program.format_length) };
-    hlo::parameters(format, &code)
+    Some((format.to_vec(), code))
 }
 
 impl fmt::Debug for Compiled {

@@ -1,7 +1,8 @@
-//! The types of a program's parameters, from the compiled program as XLA prints it (`HloModuleProto`).
+//! The types of a program's parameters, from the compiled program as XLA shows it (`HloModuleProto`).
 //!
 //! The C interface states the types of results, not those of parameters, and XLA compares only sizes in bytes: a buffer
-//! of integers would be read as floats. So the types are read here, of saved programs too.
+//! of integers would be read as floats. It does not compare layouts either, so a column-major parameter would get its
+//! elements in another order. So both are read here, of saved programs too.
 
 use crate::element::element_of_message;
 use partita_base::DType;
@@ -76,37 +77,62 @@ fn integer(message: &[u8], number: u64) -> u64 {
     found.unwrap_or(0)
 }
 
-/// Element type and extents of a `ShapeProto`; `None` for a tuple or a token.
-fn tensor(shape: &[u8]) -> Option<(DType, Vec<usize>)> {
-    let dtype = element_of_message(integer(shape, 2))?;
-    let mut extents = Vec::new();
-    for (at, field) in Fields(shape) {
+/// The integers in the field `number` of a message, packed into one field or not; `None` if it is damaged.
+fn integers(message: &[u8], number: u64) -> Option<Vec<u64>> {
+    let mut found = Vec::new();
+    for (at, field) in Fields(message) {
         match field {
-            Field::Integer(extent) if at == 3 => extents.push(usize::try_from(extent).ok()?),
-            Field::Bytes(bytes) if at == 3 => {
+            Field::Integer(value) if at == number => found.push(value),
+            Field::Bytes(bytes) if at == number => {
                 let mut packed = Fields(bytes);
                 while !packed.0.is_empty() {
-                    extents.push(usize::try_from(packed.varint()?).ok()?);
+                    found.push(packed.varint()?);
                 }
             }
             _ => {}
         }
     }
-    Some((dtype, extents))
+    Some(found)
 }
 
-/// Element type and extents of each parameter on one device. `format` is that of the plugin: `hlo` is a module,
-/// `hlo_with_config` has one in its first field. `None` if it cannot be read.
+/// Element type and extents of a `ShapeProto`; `None` for a tuple or a token.
+fn tensor(shape: &[u8]) -> Option<(DType, Vec<usize>)> {
+    let dtype = element_of_message(integer(shape, 2))?;
+    let extents = integers(shape, 3)?.into_iter().map(|extent| usize::try_from(extent).ok());
+    Some((dtype, extents.collect::<Option<_>>()?))
+}
+
+/// Whether a `ShapeProto` is dense and row-major, and all parts of a tuple are.
+fn is_row_major(shape: &[u8]) -> bool {
+    let orders = messages(shape, 5).map(|layout| integers(layout, 1).unwrap_or_default());
+    let mut orders = orders.filter(|order| !order.is_empty());
+    orders.all(|order| order.iter().rev().copied().eq(0..order.len() as u64))
+        && messages(shape, 4).all(is_row_major)
+}
+
+/// The module in a program that a plugin shows: the format `hlo` is a module, `hlo_with_config` has one in its first field.
+fn module<'a>(format: &[u8], program: &'a [u8]) -> Option<&'a [u8]> {
+    match format {
+        b"hlo" => Some(program),
+        b"hlo_with_config" => messages(program, 1).next(),
+        _ => None,
+    }
+}
+
+/// Element type and extents of each parameter on one device. `None` if they cannot be read.
 pub(crate) fn parameters(format: &[u8], program: &[u8]) -> Option<Vec<(DType, Vec<usize>)>> {
-    let module = match format {
-        b"hlo" => program,
-        b"hlo_with_config" => messages(program, 1).next()?,
-        _ => return None,
-    };
+    let module = module(format, program)?;
     // The entry computation by its id, and its program_shape with the shapes of parameters.
     let entry = integer(module, 6);
     let computation = messages(module, 3).find(|computation| integer(computation, 5) == entry)?;
     messages(messages(computation, 4).next()?, 1).map(tensor).collect()
+}
+
+/// Whether parameters and results are dense and row-major, as far as the program says.
+pub(crate) fn has_plain_layouts(format: &[u8], program: &[u8]) -> bool {
+    // host_program_shape, which has the layouts: its parameters, and its result.
+    let shapes = module(format, program).and_then(|module| messages(module, 4).next());
+    shapes.is_none_or(|shapes| messages(shapes, 1).chain(messages(shapes, 2)).all(is_row_major))
 }
 
 #[cfg(test)]
@@ -136,6 +162,23 @@ mod tests {
     }
 
     #[test]
+    fn layouts_other_than_row_major_are_found() {
+        // A module whose parameter is a tensor with this order of dimensions, the fastest first.
+        let with = |order: &[u8]| {
+            let layout = [&[0x0a, order.len() as u8], order].concat();
+            let shape = [&[0x10, 11, 0x2a, layout.len() as u8], &layout[..]].concat();
+            let tuple = [&[0x10, 13, 0x22, shape.len() as u8], &shape[..]].concat();
+            [&[0x22, tuple.len() as u8 + 2, 0x12, tuple.len() as u8], &tuple[..]].concat()
+        };
+        for (order, right) in
+            [(&[][..], true), (&[0], true), (&[2, 1, 0], true), (&[0, 1], false), (&[2, 0, 1], false)]
+        {
+            assert_eq!(has_plain_layouts(b"hlo", &with(order)), right, "{order:?}");
+        }
+        assert!(has_plain_layouts(b"hlo", MODULE) && has_plain_layouts(b"mlir", &with(&[0, 1])));
+    }
+
+    #[test]
     fn damaged_modules_end_early() {
         for end in 0..MODULE.len() {
             parameters(b"hlo", &MODULE[..end]);
@@ -145,6 +188,7 @@ mod tests {
                 let mut damaged = MODULE.to_vec();
                 damaged[at] = byte;
                 parameters(b"hlo", &damaged);
+                has_plain_layouts(b"hlo", &damaged);
             }
         }
         assert_eq!(Fields(&[0xff; 12]).varint(), None);

@@ -53,6 +53,13 @@ fn programs_are_refused() {
     says(refused(ADD, &CompileOptions::replicas(&[1, 1])), "E065", &["device 1"]);
     says(refused(ADD, &one.clone().flag("no_such_flag", true)), "E065", &["no_such_flag"]);
     says(refused(ADD, &one.clone().flag("xla_cpu_enable_fast_math", "perhaps")), "E065", &["XLA says"]);
+    // The copy to a device is row-major, and XLA does not compare layouts: sums would be in another order.
+    for place in ["%b: tensor<2x3xf32>", "-> tensor<2x3xf32>"] {
+        let layout = "{mhlo.layout_mode = \"{0,1}\"}";
+        let result = format!("-> (tensor<2x3xf32> {layout})");
+        let with = if place.starts_with('%') { format!("{place} {layout}") } else { result };
+        says(refused(&ADD.replacen(place, &with, 1), &one), "E065", &["not row-major"]);
+    }
     client.compile(ADD, &one.flag("xla_cpu_enable_fast_math", false)).unwrap();
 }
 
