@@ -30,15 +30,13 @@ impl Buffer {
     ) -> Result<Buffer> {
         let described = || describe(dtype, shape);
         device.belongs_to(client)?;
-        let size = shape.iter().try_fold(dtype.size_bytes(), |size, extent| size.checked_mul(*extent));
+        let size = byte_size(dtype, shape);
         if size != Some(data.len()) {
-            let size =
-                size.map_or("more bytes than there can be".to_string(), |size| format!("{size} bytes"));
+            let size = size.map_or("less than 2^63".into(), |size| size.to_string());
             return Err(Diagnostic::new("E481", "the bytes to upload do not fit the shape")
-                .expected(format!("{size} for {}", described()))
+                .expected(format!("{size} bytes for {}", described()))
                 .found(format!("{} bytes", data.len())));
         }
-        // Every extent fits, since an extent of 0 elements beside it would have to be one of a list in memory.
         let dimensions: Vec<i64> = shape.iter().map(|extent| *extent as i64).collect();
         let mut it = BufferFromHost::zeroed();
         it.client = client.0.handle.pointer();
@@ -204,6 +202,15 @@ impl fmt::Debug for Buffer {
             _ => f.write_str("a buffer"),
         }
     }
+}
+
+/// The bytes of a dense tensor. `None` from 2^63 bytes on, also if only another extent of 0 makes them fewer: XLA
+/// multiplies extents as signed numbers.
+fn byte_size(dtype: DType, shape: &[usize]) -> Option<usize> {
+    let mut extents = shape.iter().filter(|extent| **extent > 0);
+    let size = extents.try_fold(dtype.size_bytes(), |size, extent| size.checked_mul(*extent))?;
+    i64::try_from(size).ok()?;
+    Some(if shape.contains(&0) { 0 } else { size })
 }
 
 /// A tensor type as StableHLO writes it.

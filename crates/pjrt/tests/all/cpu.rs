@@ -136,6 +136,31 @@ fn donated_buffers_are_deleted_unless_they_are_kept() {
     assert!(memory.peak > 0);
 }
 
+#[test]
+fn programs_may_have_no_arguments_no_results_and_no_elements() {
+    let Some(plugin) = plugin("programs_may_have_no_arguments_no_results_and_no_elements") else { return };
+    let client = client(&plugin, 1);
+    let device = &client.devices()[0];
+    let compile = |text: &str| client.compile(text, &CompileOptions::replicas(&[0])).unwrap();
+    let program = compile(
+        "func.func @main() -> tensor<2xf32> {
+          %y = stablehlo.constant dense<[1.0, 2.0]> : tensor<2xf32>
+          return %y : tensor<2xf32>
+        }",
+    );
+    assert_eq!(download(&program.run(&[[]]).unwrap()[0][0]), [1., 2.]);
+    let program = compile("func.func @main(%x: tensor<2xf32>) { return }");
+    assert_eq!((program.output_count(), program.outputs().unwrap()), (0, vec![]));
+    let x = upload(device, &[2], &[1., 2.]);
+    assert!(program.run(&[[&x]]).unwrap()[0].is_empty());
+    let program =
+        compile("func.func @main(%x: tensor<0x4xf32>) -> tensor<0x4xf32> { return %x : tensor<0x4xf32> }");
+    let x = upload(device, &[0, 4], &[]);
+    assert_eq!(program.run(&[[&x]]).unwrap()[0][0].shape().unwrap(), [0, 4]);
+    // Numbers of arguments to keep that there are not change nothing.
+    assert_eq!(program.run_keeping(&[[&x]], &[7, usize::MAX]).unwrap().len(), 1);
+}
+
 /// Runs [`SUM`] on values 1, 2, 3, 4 and returns the sum.
 fn sum(program: &Executable) -> f32 {
     let values: Vec<Buffer> = program

@@ -2,8 +2,9 @@
 //!
 //! Tests in `cpu` and `mistakes` run on a plugin: the path of one for CPUs, such as `pjrt_c_api_cpu_plugin.so` in the
 //! wheel `lammps-jax-pjrt-cpu` 0.11.2, is in the environment variable `PARTITA_PJRT_PLUGIN`. Without it they say that
-//! they are skipped.
+//! they are skipped. `TF_CPP_MIN_LOG_LEVEL=3` silences what a plugin itself prints.
 
+mod absent;
 mod cpu;
 mod libraries;
 mod mistakes;
@@ -11,21 +12,19 @@ mod standin;
 
 use partita_base::DType;
 use partita_pjrt::{Buffer, Client, Device, Plugin, Value};
-use std::sync::OnceLock;
 
-/// The plugin under test, loaded once. `None` without one: the test `name` is skipped, and says so.
-fn plugin(name: &str) -> Option<Plugin> {
-    static PLUGIN: OnceLock<Option<Plugin>> = OnceLock::new();
-    let load = || {
-        let path = std::env::var_os("PARTITA_PJRT_PLUGIN")?;
-        // Failed runs print to the standard error of the process too; the first call of the plugin reads this.
-        Some(Plugin::load(path).expect("PARTITA_PJRT_PLUGIN is the path of a plugin"))
+/// The plugin whose path is in this environment variable. `None` without one: the test `name` is skipped, and says so.
+fn load(variable: &str, name: &str) -> Option<Plugin> {
+    let Some(path) = std::env::var_os(variable) else {
+        eprintln!("skipped: {name}: {variable} is not set");
+        return None;
     };
-    let plugin = PLUGIN.get_or_init(load).clone();
-    if plugin.is_none() {
-        eprintln!("skipped: {name}: PARTITA_PJRT_PLUGIN is not set");
-    }
-    plugin
+    Some(Plugin::load(path).unwrap_or_else(|error| panic!("{variable}: {error}")))
+}
+
+/// The plugin for CPUs under test.
+fn plugin(name: &str) -> Option<Plugin> {
+    load("PARTITA_PJRT_PLUGIN", name)
 }
 
 /// A client with so many devices.
