@@ -1,7 +1,8 @@
 //! The table of functions of a loaded plugin: calls, errors, and objects that are destroyed when they are dropped.
 
 use crate::layout::{
-    Ask, Entry, ErrorCode, ErrorDestroy, ErrorMessage, EventAwait, Function, Kind, RawError, RawEvent,
+    Ask, Entry, ErrorCode, ErrorDestroy, ErrorMessage, EventAwait, Function, Kind, Question, RawError,
+    RawEvent,
 };
 use partita_base::Diagnostic;
 use std::ffi::c_void;
@@ -72,6 +73,9 @@ impl Failure {
                     .found(format!("PJRT {major}.{minor} without it"))
                     .help("use a newer plugin, or one of another vendor")
             }
+            Failure::Refused { text, .. } if text.trim().is_empty() => {
+                Diagnostic::new(code, message).note("the plugin gives no reason")
+            }
             Failure::Refused { status, text } => {
                 let name = usize::try_from(status).ok().and_then(|at| STATUS.get(at));
                 let name = name.map_or_else(|| format!("status {status}"), |name| name.to_string());
@@ -140,8 +144,8 @@ impl Api {
     fn failure(&self, error: NonNull<RawError>) -> Failure {
         let mut code = ErrorCode::of(error.as_ptr());
         if let Some(function) = self.entry::<ErrorCode>() {
-            // SAFETY: the error is live, and this function only reads it. If it fails, which it cannot, the error that
-            // it returns is lost and the code stays 0.
+            // SAFETY: the error is live, and this function only reads it. An error of it would be about a wrong size of
+            // the struct, and is dropped: the code stays 0.
             unsafe { function(std::ptr::from_mut(&mut code).cast()) };
         }
         let mut message = ErrorMessage::of(error.as_ptr());
@@ -231,8 +235,8 @@ impl<K: Kind> Handle<K> {
     }
 
     /// Calls a function that takes only this object.
-    pub(crate) fn ask<F: Ask<Of = K>>(&self) -> Call<F> {
-        // SAFETY: the object is alive until this handle is dropped.
+    pub(crate) fn ask<F: Question<Of = K>>(&self) -> Call<F> {
+        // SAFETY: the object is alive until this handle is dropped, and a question leaves it alive.
         unsafe { self.api.ask(self.object) }
     }
 }

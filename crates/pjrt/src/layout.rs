@@ -27,7 +27,7 @@ pub(crate) trait Function {
     fn new() -> Self;
 }
 
-/// A function whose only input is one object of the plugin.
+/// A function whose first argument is an object of the plugin.
 pub(crate) trait Ask: Function {
     /// What it takes.
     type Of;
@@ -35,13 +35,16 @@ pub(crate) trait Ask: Function {
     fn of(object: *mut Self::Of) -> Self;
 }
 
+/// A function whose only argument is an object, which it leaves alive.
+pub(crate) trait Question: Ask {}
+
 /// A class of objects that the plugin creates, and that have to be destroyed.
 pub(crate) trait Kind {
     /// The function that destroys one.
     type Destroy: Ask<Of = Self>;
 }
 
-/// A struct with its size and zero in every other field. `$first` and the following are its fields.
+/// A struct of the C header with these fields, and spare words if its size may grow.
 macro_rules! sized {
     ($(#[$about:meta])* $name:ident { $($field:ident: $kind:ty),* $(,)? } $($spare:ident)?) => {
         $(#[$about])*
@@ -66,6 +69,7 @@ macro_rules! sized {
     };
 }
 
+/// Functions, with the struct of each.
 macro_rules! functions {
     ($($position:literal $c_name:ident $name:ident { $($field:ident: $kind:ty),* $(,)? })*) => { $(
         sized! {
@@ -82,7 +86,8 @@ macro_rules! functions {
     )* };
 }
 
-macro_rules! questions {
+/// Functions that begin with one object: they destroy it, or need more than it.
+macro_rules! asks {
     ($($position:literal $c_name:ident $name:ident of $class:ident { $($field:ident: $kind:ty),* $(,)? })*) => {
         functions! { $($position $c_name $name { object: *mut $class, $($field: $kind),* })* }
         $(impl Ask for $name {
@@ -96,6 +101,15 @@ macro_rules! questions {
     };
 }
 
+/// Functions that take one object only, and leave it alive.
+macro_rules! questions {
+    ($($position:literal $c_name:ident $name:ident of $class:ident $fields:tt)*) => {
+        asks! { $($position $c_name $name of $class $fields)* }
+        $(impl Question for $name {})*
+    };
+}
+
+/// Classes of objects, with the function that destroys those which are ours.
 macro_rules! kinds {
     ($($name:ident $($destroy:ident)?;)*) => { $(
         /// An object of the plugin, known by its address only.
@@ -118,13 +132,21 @@ kinds! {
     RawDescription;
 }
 
-questions! {
+asks! {
     0 PJRT_Error_Destroy ErrorDestroy of RawError {}
+    5 PJRT_Event_Destroy EventDestroy of RawEvent {}
+    11 PJRT_Client_Destroy ClientDestroy of RawClient {}
+    40 PJRT_Executable_Destroy ExecutableDestroy of RawExecutable {}
+    48 PJRT_Executable_OptimizedProgram OptimizedProgram of RawExecutable { program: *mut Program }
+    50 PJRT_LoadedExecutable_Destroy LoadedDestroy of RawLoaded {}
+    58 PJRT_Buffer_Destroy BufferDestroy of RawBuffer {}
+    83 PJRT_TopologyDescription_Destroy TopologyDestroy of RawTopology {}
+}
+
+questions! {
     1 PJRT_Error_Message ErrorMessage of RawError { text: *const u8, length: usize }
     2 PJRT_Error_GetCode ErrorCode of RawError { code: c_int }
-    5 PJRT_Event_Destroy EventDestroy of RawEvent {}
     8 PJRT_Event_Await EventAwait of RawEvent {}
-    11 PJRT_Client_Destroy ClientDestroy of RawClient {}
     12 PJRT_Client_PlatformName PlatformName of RawClient { text: *const u8, length: usize }
     14 PJRT_Client_PlatformVersion PlatformVersion of RawClient { text: *const u8, length: usize }
     16 PJRT_Client_AddressableDevices ClientDevices of RawClient { list: *const *mut RawDevice, length: usize }
@@ -135,26 +157,21 @@ questions! {
         in_use: i64, peak: Counted, allocations: Counted, largest: Counted, limit: Counted, reserved: Counted,
         peak_reserved: Counted, reservable: Counted, largest_free: Counted, pool: Counted, peak_pool: Counted,
     }
-    40 PJRT_Executable_Destroy ExecutableDestroy of RawExecutable {}
     41 PJRT_Executable_Name ExecutableName of RawExecutable { text: *const u8, length: usize }
     44 PJRT_Executable_NumOutputs OutputCount of RawExecutable { count: usize }
-    48 PJRT_Executable_OptimizedProgram OptimizedProgram of RawExecutable { program: *mut Program }
     49 PJRT_Executable_Serialize Serialize of RawExecutable {
         bytes: *const u8, length: usize, holder: Pointer, free: Option<unsafe extern "C" fn(Pointer)>,
     }
-    50 PJRT_LoadedExecutable_Destroy LoadedDestroy of RawLoaded {}
     51 PJRT_LoadedExecutable_GetExecutable LoadedExecutable of RawLoaded { executable: *mut RawExecutable }
     52 PJRT_LoadedExecutable_AddressableDevices LoadedDevices of RawLoaded {
         list: *const *mut RawDevice, length: usize,
     }
-    58 PJRT_Buffer_Destroy BufferDestroy of RawBuffer {}
     59 PJRT_Buffer_ElementType BufferType of RawBuffer { element: c_int }
     60 PJRT_Buffer_Dimensions BufferDimensions of RawBuffer { list: *const i64, length: usize }
     64 PJRT_Buffer_OnDeviceSizeInBytes BufferSize of RawBuffer { bytes: usize }
     65 PJRT_Buffer_Device BufferDevice of RawBuffer { device: *mut RawDevice }
     68 PJRT_Buffer_IsDeleted BufferIsDeleted of RawBuffer { is_deleted: bool }
     72 PJRT_Buffer_ReadyEvent BufferReady of RawBuffer { event: *mut RawEvent }
-    83 PJRT_TopologyDescription_Destroy TopologyDestroy of RawTopology {}
     84 PJRT_TopologyDescription_PlatformName TopologyPlatform of RawTopology { text: *const u8, length: usize }
     85 PJRT_TopologyDescription_PlatformVersion TopologyVersion of RawTopology { text: *const u8, length: usize }
     86 PJRT_TopologyDescription_GetDeviceDescriptions TopologyDevices of RawTopology {

@@ -29,6 +29,9 @@
 //! Objects may be shared between threads, and sent to others. An object keeps what it belongs to alive: a buffer its
 //! client, a client its plugin, which is never unloaded.
 //!
+//! XLA itself prints to the standard error of the process; the environment variable `TF_CPP_MIN_LOG_LEVEL=3` silences most
+//! of it.
+//!
 //! What XLA refuses is a [`Diagnostic`](partita_base::Diagnostic) with its text as a note. Failed checks inside a plugin
 //! end the process, which no caller can prevent: programs of unknown origin belong into a process of their own.
 
@@ -52,3 +55,20 @@ pub use options::CompileOptions;
 pub use plugin::Plugin;
 pub use topology::Topology;
 pub use value::Value;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_shared_between_threads() {
+        fn is_shared<T: Send + Sync>() {}
+        is_shared::<Plugin>();
+        is_shared::<Client>();
+        is_shared::<Device>();
+        is_shared::<Buffer>();
+        is_shared::<Executable>();
+        is_shared::<Compiled>();
+        is_shared::<Topology>();
+    }
+}

@@ -14,12 +14,12 @@ pub struct CompileOptions {
     flags: Vec<(String, Value)>,
 }
 
-/// Who has distributed the program.
+/// Which side distributes the program over the devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Form {
-    /// We have: the text is what each device runs.
+    /// Partita: the text is what each device runs.
     Replicas,
-    /// XLA does: the text is the program of one device with layouts of Shardy.
+    /// XLA: the text is the program of one device with layouts of Shardy.
     Partitions,
 }
 

@@ -42,9 +42,9 @@ impl Plugin {
     ///
     /// # Errors
     ///
-    /// E062 for a path without a file, a file that is no shared library for this machine, and a library that is no
-    /// plugin. E063 for a version of the interface that is too old, or from which the layouts may differ. E062 also if
-    /// the plugin fails to initialize itself.
+    /// E062 for a path without a file, a file that is no shared library for this machine, a library that is no plugin, and
+    /// a plugin that fails to initialize itself. E063 for a version of the interface older than 0.90, or a major version
+    /// other than 0, whose layouts may differ.
     pub fn load(path: impl AsRef<Path>) -> Result<Plugin> {
         let path = path.as_ref();
         let refused = |what: &str, note: String| {
@@ -114,8 +114,8 @@ impl Plugin {
     }
 
     /// Creates a client: the devices of this process, with their memory. Which options there are depends on the
-    /// plugin: that of the CPU has `cpu_device_count`, that for CUDA `memory_fraction`, `preallocate`, `allocator`,
-    /// `visible_devices` and others.
+    /// plugin: that of the CPU has `cpu_device_count` (a negative one ends the process), that for CUDA `memory_fraction`,
+    /// `preallocate`, `allocator`, `visible_devices` and others.
     ///
     /// # Errors
     ///
@@ -125,7 +125,8 @@ impl Plugin {
     }
 
     /// Describes devices that need not be there, to compile for them. `name` may be empty. For CUDA, the options are
-    /// `target_config` (the card as a text of `GpuTargetConfigProto`) and `topology` (such as `1x1x4`).
+    /// `target_config` (the card as a text of `GpuTargetConfigProto`) and `topology` (such as `1x1x4`); compiling then
+    /// needs NVIDIA's `ptxas` and `libdevice`, below the folder that the flag `xla_gpu_cuda_data_dir` names.
     ///
     /// # Errors
     ///

@@ -82,6 +82,19 @@ fn plugins_of_another_version_are_refused() {
 }
 
 #[test]
+fn plugins_with_larger_structs_work_as_far_as_spare_words_reach() {
+    let path = compile("newer");
+    let client = Plugin::load(&path).unwrap().client(&[]).unwrap();
+    let x = client.upload(DType::F32, &[1], &[1, 2, 3, 4], &client.devices()[0]).unwrap();
+    assert_eq!(x.download().unwrap(), [1, 2, 3, 4]);
+    std::fs::remove_file(path).unwrap();
+    let error = refused("far newer");
+    assert_eq!(error.code, "E062");
+    // Its functions about errors refuse our structs too, so there is no text.
+    assert_eq!(error.notes, ["the plugin gives no reason"]);
+}
+
+#[test]
 fn damaged_plugins_are_refused() {
     assert_eq!(refused("no table").found.as_deref(), Some("GetPjrtApi gives no table"));
     assert_eq!(refused("small table").found.as_deref(), Some("a table of 24 bytes"));

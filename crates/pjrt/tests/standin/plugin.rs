@@ -39,7 +39,6 @@ struct World {
     objects: BTreeMap<usize, Box<Object>>,
     next: usize,
     faults: Vec<String>,
-    calls: usize,
 }
 
 static WORLD: Mutex<Option<World>> = Mutex::new(None);
@@ -97,7 +96,13 @@ fn error(code: usize, text: impl Into<String>) -> usize {
 /// Class, words and meaning of a function: what is beyond the known words must be zero.
 unsafe fn words(args: Args, known: usize, name: &str) -> Result<&'static mut [usize], usize> {
     let (size, extension) = unsafe { (*args, *args.add(1)) };
-    world(|world| world.calls += 1);
+    // A later version has more fields: as many as the spare words, or more than can be there.
+    let known = known
+        + match DEFECT {
+            "newer" => 8,
+            "far newer" => 20,
+            _ => 0,
+        };
     if size < known * 8 {
         return Err(error(
             INVALID_ARGUMENT,
