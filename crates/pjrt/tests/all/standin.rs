@@ -1,45 +1,59 @@
-//! A stand-in plugin, compiled by the tests: versions, defects, errors, and that every object is destroyed once and before
+//! A stand-in plugin, which the tests compile: versions, defects, errors, and that every object is destroyed once and before
 //! its client. No plugin of XLA is needed.
 
 use partita_base::{DType, Diagnostic};
 use partita_pjrt::{Buffer, Client, CompileOptions, Plugin, Value};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Compiles the stand-in with a defect, or without any, to a file of its own: its counts are those of one test.
-fn compile(defect: &str) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/standin/plugin.rs");
-    let (thread, process) = (std::thread::current(), std::process::id());
-    let name = format!("{}-{defect}-{process}", thread.name().unwrap_or("main"));
-    let name: String = name.chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect();
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.so"));
-    let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let mut command = Command::new(compiler);
-    command.args([
-        "--edition=2024",
-        "--crate-type=cdylib",
-        "--crate-name=standin",
-        "-Copt-level=0",
-        "-Aunused",
-    ]);
-    let output =
-        command.arg(source).arg("-o").arg(&path).env("STANDIN", defect).output().expect("rustc runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    path
+/// The bytes of the stand-in, which is compiled once in a process.
+fn compiled() -> &'static [u8] {
+    static COMPILED: OnceLock<Vec<u8>> = OnceLock::new();
+    COMPILED.get_or_init(|| {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/standin/plugin.rs");
+        let path = place("compiled");
+        let mut command = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+        command.args(["--edition=2024", "--crate-type=cdylib", "--crate-name=standin", "-Aunused"]);
+        let output = command.arg(source).arg("-o").arg(&path).output().expect("rustc runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let bytes = std::fs::read(&path).expect("it was written");
+        std::fs::remove_file(path).expect("it was written");
+        bytes
+    })
 }
 
-/// The plugin without a defect, and what it says of its objects.
+/// A path for a library that no other test process uses.
+fn place(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("standin-{}-{name}.so", std::process::id()))
+}
+
+/// A stand-in of its own, with a defect if `defect` is not empty: a copy of the file is a library with other counts.
+fn library(defect: &str) -> (libloading::Library, PathBuf) {
+    static COPIES: AtomicUsize = AtomicUsize::new(0);
+    let path = place(&COPIES.fetch_add(1, Ordering::Relaxed).to_string());
+    std::fs::write(&path, compiled()).expect("it can be written");
+    // SAFETY: the library has no initializers that do anything, and the function takes a text and its length.
+    let library = unsafe {
+        let library = libloading::Library::new(&path).expect("it can be loaded");
+        let select = library.get::<unsafe extern "C" fn(*const u8, usize)>("standin_defect");
+        select.expect("it is exported")(defect.as_ptr(), defect.len());
+        library
+    };
+    (library, path)
+}
+
+/// A plugin, and what it says of its objects.
 struct Standin {
     plugin: Plugin,
     library: libloading::Library,
 }
 
 impl Standin {
-    fn new() -> Standin {
-        let path = compile("");
+    fn new(defect: &str) -> Standin {
+        let (library, path) = library(defect);
         let plugin = Plugin::load(&path).expect("it is a plugin");
-        // SAFETY: it is loaded already.
-        let library = unsafe { libloading::Library::new(&path) }.expect("it can be loaded");
         std::fs::remove_file(path).expect("it was written");
         Standin { plugin, library }
     }
@@ -63,8 +77,9 @@ impl Standin {
 
 const CLEAN: &str = "alive {}, faults []";
 
+/// The diagnostic of loading a stand-in with this defect.
 fn refused(defect: &str) -> Box<Diagnostic> {
-    let path = compile(defect);
+    let (_library, path) = library(defect);
     let error = Plugin::load(&path).expect_err(defect);
     assert_eq!(error.at.as_deref(), path.to_str());
     std::fs::remove_file(path).expect("it was written");
@@ -83,11 +98,9 @@ fn plugins_of_another_version_are_refused() {
 
 #[test]
 fn plugins_with_larger_structs_work_as_far_as_spare_words_reach() {
-    let path = compile("newer");
-    let client = Plugin::load(&path).unwrap().client(&[]).unwrap();
+    let client = Standin::new("newer").client(1);
     let x = client.upload(DType::F32, &[1], &[1, 2, 3, 4], &client.devices()[0]).unwrap();
     assert_eq!(x.download().unwrap(), [1, 2, 3, 4]);
-    std::fs::remove_file(path).unwrap();
     let error = refused("far newer");
     assert_eq!(error.code, "E062");
     // Its functions about errors refuse our structs too, so there is no text.
@@ -106,22 +119,19 @@ fn damaged_plugins_are_refused() {
 
 #[test]
 fn a_function_that_a_plugin_lacks_is_named() {
-    let path = compile("few functions");
-    let plugin = Plugin::load(&path).unwrap();
-    let error = plugin.client(&[]).unwrap_err();
+    let error = Standin::new("few functions").plugin.client(&[]).unwrap_err();
     assert_eq!(error.code, "E063");
     assert!(error.message.ends_with("the plugin has no PJRT_Client_PlatformName"), "{error}");
     assert_eq!(error.found.as_deref(), Some("PJRT 0.115 without it"));
-    let standin = Standin::new();
+    let standin = Standin::new("");
     let client = standin.client(1);
     assert_eq!(standin.plugin.topology("", &[]).unwrap_err().code, "E063");
     assert_eq!(client.topology().unwrap_err().code, "E063");
-    std::fs::remove_file(path).unwrap();
 }
 
 #[test]
 fn every_object_is_destroyed_before_its_client() {
-    let standin = Standin::new();
+    let standin = Standin::new("");
     {
         let client = standin.client(2);
         assert_eq!((client.platform(), client.version()), ("stand-in", "1\n2"));
@@ -155,7 +165,7 @@ fn every_object_is_destroyed_before_its_client() {
 
 #[test]
 fn errors_are_read_and_destroyed() {
-    let standin = Standin::new();
+    let standin = Standin::new("");
     let error = standin.plugin.client(&[("memory", Value::from(0.5))]).unwrap_err();
     let text = "error[E064]: the PJRT plugin does not create a client\n        at: memory = 0.5 (float)\n      note: XLA says \
                 INVALID_ARGUMENT: Unexpected option name passed to PJRT_Client_Create: memory";
@@ -194,7 +204,7 @@ fn errors_are_read_and_destroyed() {
 
 #[test]
 fn memory_is_counted_where_the_platform_counts() {
-    let standin = Standin::new();
+    let standin = Standin::new("");
     let client = standin.client(2);
     let counts: Vec<_> = client.devices().iter().map(|device| device.memory_stats().unwrap()).collect();
     let first = counts[0].expect("it counts");

@@ -2,7 +2,7 @@
 //! its arguments, or takes over their memory. It checks what it is given, and counts the objects that are alive.
 //!
 //! Arguments are read as words by their position in the C header of version 0.115, apart from the structs under test.
-//! The environment variable `STANDIN` at its compilation selects a defect.
+//! `standin_defect` selects a defect before it is loaded as a plugin.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -11,10 +11,6 @@ use std::sync::{Mutex, OnceLock};
 type Args = *mut usize;
 type Entry = unsafe extern "C" fn(Args) -> usize;
 
-const DEFECT: &str = match option_env!("STANDIN") {
-    Some(defect) => defect,
-    None => "",
-};
 const INVALID_ARGUMENT: usize = 3;
 const INTERNAL: usize = 13;
 const UNIMPLEMENTED: usize = 12;
@@ -39,6 +35,7 @@ struct World {
     objects: BTreeMap<usize, Box<Object>>,
     next: usize,
     faults: Vec<String>,
+    defect: String,
 }
 
 static WORLD: Mutex<Option<World>> = Mutex::new(None);
@@ -46,6 +43,10 @@ static WORLD: Mutex<Option<World>> = Mutex::new(None);
 fn world<T>(act: impl FnOnce(&mut World) -> T) -> T {
     let mut world = WORLD.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     act(world.get_or_insert_default())
+}
+
+fn defect() -> String {
+    world(|world| world.defect.clone())
 }
 
 fn create(object: Object) -> usize {
@@ -98,7 +99,7 @@ unsafe fn words(args: Args, known: usize, name: &str) -> Result<&'static mut [us
     let (size, extension) = unsafe { (*args, *args.add(1)) };
     // A later version has more fields: as many as the spare words, or more than can be there.
     let known = known
-        + match DEFECT {
+        + match defect().as_str() {
             "newer" => 8,
             "far newer" => 20,
             _ => 0,
@@ -160,7 +161,7 @@ functions! {
         0
     }
     2 error_code(4) a { a[3] = get(a[2], "error").code; 0 }
-    3 initialize(2) a { if DEFECT == "initialize" { error(INTERNAL, "no licence") } else { 0 } }
+    3 initialize(2) a { if defect() == "initialize" { error(INTERNAL, "no licence") } else { 0 } }
     4 attributes(4) a { 0 }
     5 event_destroy(3) a { destroy(a[2], "event"); 0 }
     8 event_await(3) a {
@@ -314,12 +315,12 @@ unsafe extern "C" fn free_saved(holder: *mut c_void) {
 #[unsafe(no_mangle)]
 pub extern "C" fn GetPjrtApi() -> *const usize {
     static TABLE: OnceLock<Vec<usize>> = OnceLock::new();
-    if DEFECT == "no table" {
+    if defect() == "no table" {
         return std::ptr::null();
     }
     let table = TABLE.get_or_init(|| {
-        let count = if DEFECT == "few functions" { 12 } else { 138 };
-        let (major, minor) = match DEFECT {
+        let count = if defect() == "few functions" { 12 } else { 138 };
+        let (major, minor) = match defect().as_str() {
             "old" => (0usize, 57usize),
             "other major" => (1, 90),
             _ => (0, 115),
@@ -329,15 +330,22 @@ pub extern "C" fn GetPjrtApi() -> *const usize {
         for (position, function) in FUNCTIONS.iter().filter(|(position, _)| *position < count) {
             table[5 + position] = *function as usize;
         }
-        if DEFECT == "small table" {
+        if defect() == "small table" {
             table[0] = 24;
         }
-        if DEFECT == "large table" {
+        if defect() == "large table" {
             table[0] = usize::MAX;
         }
         table
     });
     table.as_ptr()
+}
+
+/// Selects a defect by its name, a text of so many bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn standin_defect(name: *const u8, length: usize) {
+    let name = String::from_utf8(unsafe { bytes(name as usize, length) }).unwrap();
+    world(|world| world.defect = name);
 }
 
 /// Writes what is alive and what was wrong as text, of at most `room` bytes, and returns its length.
