@@ -8,6 +8,7 @@ use crate::layout::{
     DeviceMemoryStats, NamedValue, PlatformName, PlatformVersion, RawClient, RawDescription, RawDevice,
 };
 use crate::options::CompileOptions;
+use crate::store::{Callbacks, Store};
 use crate::topology::Topology;
 use crate::value::{Value, describe};
 use partita_base::{DType, Diagnostic, Result};
@@ -25,6 +26,8 @@ pub(crate) struct Shared {
     platform: String,
     version: String,
     devices: Vec<DeviceFacts>,
+    // Below the handle, so that it is dropped after the client, which calls it.
+    _callbacks: Option<Callbacks>,
 }
 
 /// What never changes of a device.
@@ -49,7 +52,8 @@ pub(crate) unsafe fn describe_device(api: Api, description: Object<RawDescriptio
 }
 
 impl Shared {
-    fn read(handle: Handle<RawClient>) -> Call<Shared> {
+    /// Asks a client what never changes. Should that fail, the parameters are dropped from the last to the first.
+    fn read(callbacks: Option<Callbacks>, handle: Handle<RawClient>) -> Call<Shared> {
         let api = handle.api();
         let name = handle.ask::<PlatformName>()?;
         // SAFETY: the text belongs to the client, which is alive.
@@ -69,7 +73,7 @@ impl Shared {
             };
             devices.push(DeviceFacts { object, id, kind });
         }
-        Ok(Shared { handle, platform, version, devices })
+        Ok(Shared { handle, platform, version, devices, _callbacks: callbacks })
     }
 
     /// The address of a device.
@@ -84,14 +88,22 @@ impl Shared {
 }
 
 impl Client {
-    pub(crate) fn create(api: Api, options: &[(&str, Value)]) -> Result<Client> {
+    pub(crate) fn create(
+        api: Api,
+        options: &[(&str, Value)],
+        store: Option<Arc<dyn Store>>,
+    ) -> Result<Client> {
         let named: Vec<NamedValue> = options.iter().map(|(name, value)| value.named(name)).collect();
         let mut it = ClientCreate::zeroed();
         (it.options, it.count) = (named.as_ptr(), named.len());
-        // SAFETY: the options are an array of its length, and point to names and values that outlive the call. The
-        // client is ours.
+        let callbacks = store.map(Callbacks::new);
+        if let Some(callbacks) = &callbacks {
+            callbacks.give_to(&mut it);
+        }
+        // SAFETY: the options are an array of its length, and point to names and values that outlive the call; the
+        // callbacks outlive the client. The client is ours.
         let created = unsafe { api.call(&mut it).and_then(|()| api.own(it.client, "PJRT_Client_Create")) };
-        let shared = created.and_then(Shared::read);
+        let shared = created.and_then(|handle| Shared::read(callbacks, handle));
         let shared = shared.map_err(|failure| {
             failure.report("E064", "the PJRT plugin does not create a client").at(describe(options))
         })?;

@@ -192,8 +192,11 @@ functions! {
     3 PJRT_Plugin_Initialize PluginInitialize {}
     4 PJRT_Plugin_Attributes PluginAttributes { list: *const NamedValue, length: usize }
     10 PJRT_Client_Create ClientCreate {
-        options: *const NamedValue, count: usize, get: Pointer, get_argument: Pointer, put: Pointer,
-        put_argument: Pointer, client: *mut RawClient, try_get: Pointer, try_get_argument: Pointer,
+        options: *const NamedValue, count: usize,
+        get: Option<unsafe extern "C" fn(*mut GetCallback) -> *mut RawError>, get_argument: Pointer,
+        put: Option<unsafe extern "C" fn(*mut PutCallback) -> *mut RawError>, put_argument: Pointer,
+        client: *mut RawClient,
+        try_get: Option<unsafe extern "C" fn(*mut TryGetCallback) -> *mut RawError>, try_get_argument: Pointer,
     }
     20 PJRT_Client_Compile ClientCompile {
         client: *mut RawClient, program: *const Program, options: *const u8, options_length: usize,
@@ -247,6 +250,34 @@ sized! {
     NamedValue { name: *const u8, name_length: usize, kind: c_int, value: Payload, length: usize }
 }
 
+/// Makes an error object of the plugin, by a status code and a text.
+pub(crate) type CallbackError =
+    unsafe extern "C" fn(code: c_int, text: *const u8, length: usize) -> *mut RawError;
+
+sized! {
+    /// `PJRT_KeyValueGetCallback_Args`, which a plugin passes to us. It need not set the size.
+    GetCallback {
+        key: *const u8, key_length: usize, milliseconds: c_int, error: *const CallbackError, store: Pointer,
+        value: *mut u8, length: usize, free: Option<unsafe extern "C" fn(*mut u8)>,
+    }
+}
+
+sized! {
+    /// `PJRT_KeyValueTryGetCallback_Args`.
+    TryGetCallback {
+        key: *const u8, key_length: usize, error: *const CallbackError, store: Pointer, value: *mut u8,
+        length: usize, free: Option<unsafe extern "C" fn(*mut u8)>,
+    }
+}
+
+sized! {
+    /// `PJRT_KeyValuePutCallback_Args`.
+    PutCallback {
+        key: *const u8, key_length: usize, value: *const u8, length: usize, error: *const CallbackError,
+        store: Pointer,
+    }
+}
+
 /// The value of a [`NamedValue`], by its kind: 0 text, 1 integer, 2 integers, 3 float, 4 boolean.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -280,6 +311,8 @@ mod tests {
         assert_eq!(size_of::<Execute>() - spare, 80);
         assert_eq!(size_of::<Program>() - spare, 48);
         assert_eq!(size_of::<NamedValue>(), 56);
+        let callbacks = [size_of::<GetCallback>(), size_of::<TryGetCallback>(), size_of::<PutCallback>()];
+        assert_eq!(callbacks, [80, 72, 64]);
         assert_eq!(size_of::<DeviceMemoryStats>() - spare, 32 + 10 * 16);
         let it = ClientCreate::new();
         assert_eq!((it.size, it.count), (size_of::<ClientCreate>(), 0));

@@ -4,6 +4,7 @@
 //!
 //! - [`Plugin`]: a library such as XLA for CPUs or for CUDA, with its version checked.
 //! - [`Client`], [`Device`]: the devices that this process uses.
+//! - [`Store`]: what clients of several processes share to become one run.
 //! - [`Buffer`]: a tensor on a device. Runs may take over the memory of their arguments (donation).
 //! - [`CompileOptions`], [`Executable`]: a text compiled for devices, and running it on all of them.
 //! - [`Topology`], [`Compiled`]: compiling for devices that are not there.
@@ -45,6 +46,7 @@ mod layout;
 mod options;
 mod plugin;
 mod saved;
+mod store;
 mod topology;
 mod value;
 
@@ -53,6 +55,7 @@ pub use client::{Client, Device, DeviceMemory};
 pub use executable::{Compiled, Executable, ExecutableMemory};
 pub use options::CompileOptions;
 pub use plugin::Plugin;
+pub use store::Store;
 pub use topology::Topology;
 pub use value::Value;
 

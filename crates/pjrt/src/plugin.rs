@@ -3,6 +3,7 @@
 use crate::api::Api;
 use crate::client::Client;
 use crate::layout::{Entry, PluginAttributes, PluginInitialize};
+use crate::store::Store;
 use crate::topology::Topology;
 use crate::value::Value;
 use partita_base::{Diagnostic, Result};
@@ -121,7 +122,17 @@ impl Plugin {
     ///
     /// E064 for an unknown option, one of another kind than the plugin expects, and a machine without such devices.
     pub fn client(&self, options: &[(&str, Value)]) -> Result<Client> {
-        Client::create(self.api, options)
+        Client::create(self.api, options, None)
+    }
+
+    /// Creates a client that is one of several processes, with the store that they share. Of the plugin for CUDA, the
+    /// options `num_nodes` and `node_id` say how many they are, and which one this is. Waits for the others.
+    ///
+    /// # Errors
+    ///
+    /// As for [`client`](Plugin::client), and E064 if the store fails, or a process does not come in time.
+    pub fn client_of_several(&self, options: &[(&str, Value)], store: Arc<dyn Store>) -> Result<Client> {
+        Client::create(self.api, options, Some(store))
     }
 
     /// Describes devices that need not be there, to compile for them. `name` may be empty. For CUDA, the options are

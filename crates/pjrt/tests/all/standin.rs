@@ -1,12 +1,14 @@
 //! A stand-in plugin, which the tests compile: versions, defects, errors, and that every object is destroyed once and before
 //! its client. No plugin of XLA is needed.
 
-use partita_base::{DType, Diagnostic};
-use partita_pjrt::{Buffer, Client, CompileOptions, Plugin, Value};
+use partita_base::{DType, Diagnostic, Result};
+use partita_pjrt::{Buffer, Client, CompileOptions, Plugin, Store, Value};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 /// The bytes of the stand-in, which is compiled once in a process.
 fn compiled() -> &'static [u8] {
@@ -199,6 +201,47 @@ fn errors_are_read_and_destroyed() {
         assert_eq!((refused.code, refused.found.as_deref()), ("E482", Some("number 99 of the C header")));
         assert_eq!(x.size_on_device().unwrap_err().code, "E063");
     }
+    assert_eq!(standin.report(), CLEAN);
+}
+
+/// A store within the process, which refuses keys or panics if `defect` says so.
+struct Shared {
+    values: Mutex<BTreeMap<Vec<u8>, Vec<u8>>>,
+    defect: &'static str,
+}
+
+impl Store for Shared {
+    fn get(&self, key: &[u8], _wait: Duration) -> Result<Option<Vec<u8>>> {
+        Ok(self.values.lock().unwrap().get(key).cloned())
+    }
+
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        assert!(self.defect != "panics", "a defect");
+        if self.defect == "refuses" {
+            return Err(Diagnostic::new("E447", "the launcher has ended"));
+        }
+        self.values.lock().unwrap().insert(key.to_vec(), value.to_vec());
+        Ok(())
+    }
+}
+
+#[test]
+fn processes_share_a_store() {
+    let standin = Standin::new("");
+    let create = |defect| {
+        let store = Arc::new(Shared { values: Mutex::default(), defect });
+        let client = standin.plugin.client_of_several(&[], store.clone());
+        (client.map_err(|error| error.to_string()), store)
+    };
+    let (client, store) = create("");
+    assert_eq!(Arc::strong_count(&store), 2, "the client keeps it");
+    assert_eq!(client.unwrap().devices().len(), 1);
+    assert_eq!(Arc::strong_count(&store), 1);
+    assert_eq!(store.values.lock().unwrap()[&b"id"[..]], b"a\0b");
+    let refused = create("refuses").0.unwrap_err();
+    assert!(refused.contains("error[E064]") && refused.contains("the launcher has ended"), "{refused}");
+    let refused = create("panics").0.unwrap_err();
+    assert!(refused.contains("the store has panicked"), "{refused}");
     assert_eq!(standin.report(), CLEAN);
 }
 

@@ -176,6 +176,7 @@ functions! {
                 return error(INVALID_ARGUMENT, format!("Unexpected option name passed to PJRT_Client_Create: {name}"));
             }
         }
+        if let Some(text) = use_store(a) { return error(INTERNAL, text); }
         let count = if a[3] == 0 { 1 } else { *((a[2] + 40) as *const usize) };
         let client = create(Object { class: "client", ..Object::default() });
         let devices: Vec<usize> = (0..count)
@@ -305,6 +306,67 @@ functions! {
     72 ready_event(4) a { get(a[2], "buffer"); a[3] = create(Object { class: "event", ..Object::default() }); 0 }
     90 output_types(5) a { get(a[2], "executable"); (a[3], a[4]) = (kept(vec![99i32]), 1); 0 }
     91 output_dims(6) a { get(a[2], "executable"); (a[3], a[4], a[5]) = (1, kept(vec![3i64]), kept(vec![1usize])); 0 }
+}
+
+type Callback = unsafe extern "C" fn(*mut usize) -> usize;
+type Free = unsafe extern "C" fn(usize);
+
+unsafe extern "C" fn callback_error(code: i32, text: *const u8, length: usize) -> usize {
+    error(code as usize, String::from_utf8(unsafe { bytes(text as usize, length) }).unwrap())
+}
+
+/// Runs the callbacks of a store, if they are given. The text of the first unexpected error.
+unsafe fn use_store(a: &[usize]) -> Option<String> {
+    let callback = |at: usize| unsafe { std::mem::transmute::<usize, Option<Callback>>(a[at]) };
+    let (Some(get), Some(put), Some(try_get)) = (callback(4), callback(6), callback(9)) else { return None };
+    let make: unsafe extern "C" fn(i32, *const u8, usize) -> usize = callback_error;
+    let make = &raw const make as usize;
+    let said = |error: usize| {
+        let found = get_error(error);
+        destroy(error, "error");
+        found
+    };
+    // As XLA does, the size is left as it is: here a number that is none.
+    let put = |key: &str, value: &[u8]| unsafe {
+        let mut it =
+            [77, 0, key.as_ptr() as usize, key.len(), value.as_ptr() as usize, value.len(), make, a[7]];
+        put(it.as_mut_ptr())
+    };
+    let take = |it: &[usize]| unsafe {
+        let value = bytes(it[0], it[1]);
+        std::mem::transmute::<usize, Free>(it[2])(it[0]);
+        value
+    };
+    let get = |key: &str, milliseconds: usize| unsafe {
+        let mut it = [77, 0, key.as_ptr() as usize, key.len(), milliseconds, make, a[5], 0, 0, 0];
+        let error = get(it.as_mut_ptr());
+        if error == 0 { Ok(take(&it[7..])) } else { Err(said(error)) }
+    };
+    let try_get = |key: &str| unsafe {
+        let mut it = [77, 0, key.as_ptr() as usize, key.len(), make, a[10], 0, 0, 0];
+        let error = try_get(it.as_mut_ptr());
+        if error == 0 { Ok(take(&it[6..])) } else { Err(said(error)) }
+    };
+    let error = put("id", b"a\0b");
+    if error != 0 {
+        return Some(said(error).1);
+    }
+    let all =
+        (put("empty", b""), get("id", 9), try_get("id"), try_get("empty"), get("late", 9), try_get("none"));
+    let right = (
+        0,
+        Ok(b"a\0b".to_vec()),
+        Ok(b"a\0b".to_vec()),
+        Ok(vec![]),
+        Err((4, "late is not there after 9ms".to_string())),
+        Err((5, "none is not there".to_string())),
+    );
+    (all != right).then(|| format!("{all:?}"))
+}
+
+fn get_error(address: usize) -> (usize, String) {
+    let found = get(address, "error");
+    (found.code, String::from_utf8(found.data).unwrap())
 }
 
 unsafe extern "C" fn free_saved(holder: *mut c_void) {
