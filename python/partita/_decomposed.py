@@ -30,7 +30,7 @@ def decomposed(exported: Any, unknown: Iterable[str]) -> Any:
     ``no_grad``, so gradients would be others.
     """
     composites = torch.export.default_decompositions()
-    ops = [op for name in unknown if (op := _op(name)) is not None]
+    ops = [op for name in unknown if not name.startswith(_OF_GRADIENTS) and (op := _op(name)) is not None]
     table = {op: way for op in ops if (way := DECOMPOSITIONS.get(str(op)) or decomposition_table.get(op)) is not None}
     table.update({op: composites[op] for op in ops if op not in table and op in composites})
     if not table:
@@ -128,6 +128,9 @@ def _replace(module: torch.fx.GraphModule, call: torch.fx.Node, way: Callable[..
             _take_over(graph, call, own(results))
     return True
 
+
+_OF_GRADIENTS = ("aten.embedding", "aten._embedding_bag")
+"""Ops with options of their gradients alone, which PyTorch's decompositions drop."""
 
 _READ_IN_FULL = ("aten.max_pool2d_with_indices.default",)
 """Ops of which the import knows the first result alone: they are replaced where another one is read."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import logging
 import os
@@ -213,14 +214,20 @@ def _error_of_module(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dic
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what PyTorch logs of an op that does not fit: the error that follows says the same."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    """Without what PyTorch logs and prints of an op that does not fit: the error that follows says the same."""
+    loggers = [logging.getLogger(f"torch.{name}") for name in ("_subclasses.fake_tensor", "fx.experimental.symbolic_shapes")]
+    levels = [logger.level for logger in loggers]
+    # The graph up to the op is printed by a function of this module.
+    exporting: Any = importlib.import_module("torch.export._trace")
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    exporting.print = lambda *args, **kwargs: None
     try:
         yield
     finally:
-        logger.setLevel(level)
+        vars(exporting).pop("print", None)
+        for logger, level in zip(loggers, levels):
+            logger.setLevel(level)
 
 
 @contextmanager

@@ -120,6 +120,8 @@ CASES = {
     "avg_pool2d beyond the end": (lambda x: F.avg_pool2d(x[None, None], (3, 2), (2, 3), 1, ceil_mode=True, count_include_pad=False), X),
     "avg_pool2d without padding": (lambda x: F.avg_pool2d(x[None, None], 3, 2, 1, count_include_pad=False), X),
     "avg_pool3d beyond the end": (lambda x: F.avg_pool3d(x.reshape(1, 1, 2, 2, 6), 2, (1, 2, 3), (0, 1, 1), ceil_mode=True), X),
+    "embedding, gradients by frequency": (lambda w: F.embedding(torch.tensor([[0, 1, 1], [1, 3, 0]]), w, scale_grad_by_freq=True), X),
+    "embedding_bag, gradients by frequency": (lambda w: F.embedding_bag(torch.tensor([[0, 1, 1], [1, 3, 0]]), w, mode="sum", scale_grad_by_freq=True), X),
     "a window that is made in forward": (lambda x: x * torch.hann_window(6), X),
     "tril_indices": (lambda x: x[:, :4][tuple(torch.tril_indices(4, 4))], X),
     "pdist": (F.pdist, X),

@@ -5,8 +5,9 @@ use super::{Rows, convert, operand, wide};
 use crate::pt2::call::{Call, Out, Outs};
 use partita_base::{DType, Result};
 use partita_ir::composites::EMBEDDING;
-use partita_ir::ops::{Direction, DotGeneral, Slice};
+use partita_ir::ops::{Direction, DotGeneral, Reducer, Scatter, ScatterDims, Slice, Update};
 use partita_ir::{Literal, TensorType, ValueId};
+use partita_mesh::Combiner;
 
 pub const ROWS: Rows = &[
     ("aten.embedding.default", embedding),
@@ -24,9 +25,13 @@ fn table_and_ids(call: &mut Call) -> Result<(ValueId, ValueId)> {
     if shape.len() != 2 || !call.ty(ids).dtype.is_integer() {
         return Err(call.unsupported("a table [v, d] and integer ids", call.ty(table).to_string()));
     }
-    if call.flag("scale_grad_by_freq", false)? || call.flag("sparse", false)? {
-        return Err(call.unsupported("a plain gradient", "`scale_grad_by_freq` or `sparse`"));
+    if call.flag("sparse", false)? {
+        return Err(call.unsupported("a dense gradient", "`sparse=True`"));
     }
+    let table = match call.flag("scale_grad_by_freq", false)? {
+        true => shared_by_uses(call, table, ids)?,
+        false => table,
+    };
     Ok((table, ids))
 }
 
@@ -59,6 +64,35 @@ fn embedding(call: &mut Call) -> Outs {
         0 => rows,
         _ => call.b().broadcast_in_dim(rows, &result, &[last, last + 1])?,
     })
+}
+
+/// The table, with the gradient of each row divided by the number of ids in the batch that choose it.
+fn shared_by_uses(call: &mut Call, table: ValueId, ids: ValueId) -> Result<ValueId> {
+    let (ty, count) = (call.ty(table), call.shape(ids).iter().product());
+    let vectors = convert(call, ids, DType::I64)?;
+    let vectors = call.b().reshape(vectors, &[count, 1])?;
+    let zeros = call.b().full(&TensorType::new(ty.dtype, vec![ty.shape[0]]), 0.0)?;
+    let ones = call.b().full(&TensorType::new(ty.dtype, vec![count]), 1.0)?;
+    let scatter = Scatter {
+        dims: ScatterDims {
+            inserted_window_dims: vec![0],
+            scatter_dims_to_operand_dims: vec![0],
+            index_vector_dim: 1,
+            ..ScatterDims::default()
+        },
+        update: Update::Combine(Reducer::Combiner(Combiner::Sum)),
+        indices_are_sorted: false,
+        unique_indices: false,
+    };
+    let uses = call.b().push1(scatter, &[zeros, vectors, ones])?;
+    let least = call.b().full_like(uses, 1.0)?;
+    let uses = call.b().maximum(uses, least)?;
+    let uses = call.b().broadcast_in_dim(uses, &ty.shape, &[0])?;
+    // The same values: what is added is 0, and carries the gradient.
+    let fixed = call.b().stop_gradient(table)?;
+    let nothing = call.b().subtract(table, fixed)?;
+    let share = call.b().divide(nothing, uses)?;
+    call.b().add(fixed, share)
 }
 
 /// The ids that are known at import and are `start, start + step, ..` in every row, with steps of at least 1.

@@ -35,8 +35,13 @@ const FLOORS: &[(&str, u32)] = &[
 ];
 
 /// Where unsafe code may stand: a crate, and files of its `src` (none given: all of them).
-const UNSAFE: &[(&str, &[&str])] =
-    &[("kernels", &[]), ("comm", &[]), ("pjrt", &[]), ("mpi", &["mpi.rs"]), ("runtime", &["allocator.rs", "arena.rs"])];
+const UNSAFE: &[(&str, &[&str])] = &[
+    ("kernels", &[]),
+    ("comm", &[]),
+    ("pjrt", &[]),
+    ("mpi", &["mpi.rs"]),
+    ("runtime", &["allocator.rs", "arena.rs"]),
+];
 
 /// The most lines a source file may have.
 const MOST_LINES: usize = 600;

@@ -65,8 +65,8 @@ impl Check {
 /// The error of a step whose numbers are not finite.
 fn diverged(message: String) -> Box<Diagnostic> {
     Diagnostic::new(DIVERGED, message).help(
-        "lower the learning rate, clip gradients, lengthen the warm-up, or use a wider type; parameters and states are \
-         those of the step before",
+        "lower the learning rate, clip gradients, lengthen the warm-up, or use a wider type; the mean over a batch in which \
+         no label counts is no number either; parameters and states are those of the step before",
     )
 }
 
