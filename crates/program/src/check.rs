@@ -710,124 +710,173 @@ enum Owner {
     Move(Move),
 }
 
+/// The abstract execution of a program: whether each buffer is written, and what owns it.
+struct Execution<'a> {
+    set: &'a ProgramSet,
+    program: &'a Program,
+    /// The state of each buffer.
+    state: Vec<State>,
+    /// The buffers of the collectives and moves that are not waited for yet.
+    lent: IndexMap<Owner, Vec<BufferId>>,
+}
+
 /// Checks that no buffer is read before it is written, used outside its span, or touched while a
 /// collective or a move owns it, also not by the caller at a pause. Only moves access host memory.
 fn check_accesses(set: &ProgramSet, program: &Program) -> Result<()> {
-    let mut state = vec![State::Unwritten; program.buffers.len()];
-    let constants = program.constants.iter().map(|c| c.0);
-    let constants = constants.chain(program.rank_constants.iter().map(|c| c.0));
-    let given = program.inputs.iter().filter(|port| port.at == 0).map(|port| port.buffer);
-    let loaded = given.chain(constants);
-    loaded.for_each(|id| state[id.index()] = State::Written);
-    let what = |id: BufferId| format!("%{} ({})", id.index(), program.buffer(id).what);
-    let in_span = |id: BufferId, index: usize| -> Result<()> {
-        let buffer = program.buffer(id);
-        if (buffer.first..=buffer.last).contains(&index) {
-            return Ok(());
-        }
-        Err(Diagnostic::new("E407", format!("buffer {} is used while it has no memory", what(id)))
-            .at(at(program, index))
-            .expected(format!("instructions {} to {}", buffer.first, buffer.last)))
-    };
-    let busy = |id: BufferId, owner: Owner, index: usize| {
-        let label = match owner {
-            Owner::Collective(id) => set.collectives[id.index()].label.clone(),
-            Owner::Move(moved) => format!("the {} of {}", moved.kind.name(), what(moved.buffer)),
-        };
-        Err(Diagnostic::new("E407", format!("buffer {} is used while it belongs to {label}", what(id)))
-            .at(at(program, index))
-            .help("use it after the wait"))
-    };
-    let read = |state: &mut [State], id: BufferId, index: usize, by: Option<Owner>| -> Result<()> {
-        in_span(id, index)?;
-        let state = &mut state[id.index()];
-        match *state {
-            // The empty input of a stage that only receives.
-            State::Unwritten if program.buffer(id).bytes == 0 => {}
-            State::Unwritten => {
-                let message = format!("buffer {} is read before it is written", what(id));
-                return Err(Diagnostic::new("E406", message).at(at(program, index)));
-            }
-            State::Owned(owner) => return busy(id, owner, index),
-            State::Lent(_) => {}
-            State::Written => *state = by.map_or(State::Written, State::Lent),
-        }
-        Ok(())
-    };
-    let mut lent: IndexMap<Owner, Vec<BufferId>> = IndexMap::new();
+    let mut execution = Execution::begin(set, program);
     let mut pause = 0;
     for index in 0..=program.instructions.len() {
         while program.pauses.get(pause).is_some_and(|&at| at == index) {
             pause += 1;
-            at_pause(program, pause, &mut state)?;
+            at_pause(program, pause, &mut execution.state)?;
         }
         let Some(instruction) = program.instructions.get(index) else { break };
-        let ended = match &instruction.action {
-            Action::Wait(collective) => Some(Owner::Collective(*collective)),
-            Action::Moved(moved) => Some(Owner::Move(*moved)),
-            Action::Compute(_) | Action::Start(_) | Action::Move(_) => None,
-        };
-        if let Some(ended) = ended {
-            let Some(ids) = lent.swap_remove(&ended) else {
-                return Err(Diagnostic::new("E404", "a wait for what is not started").at(at(program, index)));
-            };
-            for id in ids {
-                in_span(id, index)?;
-                // A buffer that several collectives read is lent until the last of them ends.
-                let other = lent.iter().find(|(_, ids)| ids.contains(&id)).map(|(&other, _)| other);
-                state[id.index()] = other.map_or(State::Written, State::Lent);
+        match &instruction.action {
+            Action::Wait(collective) => execution.end(Owner::Collective(*collective), index)?,
+            Action::Moved(moved) => execution.end(Owner::Move(*moved), index)?,
+            action @ (Action::Compute(_) | Action::Start(_) | Action::Move(_)) => {
+                execution.access(action, index)?;
             }
-            continue;
         }
-        let (inputs, outputs) = instruction.action.accesses();
-        let (by, workspace) = match &instruction.action {
+    }
+    execution.check_moves_ended()?;
+    execution.check_outputs()
+}
+
+impl<'a> Execution<'a> {
+    /// Before the first instruction: inputs and constants are written.
+    fn begin(set: &'a ProgramSet, program: &'a Program) -> Execution<'a> {
+        let mut state = vec![State::Unwritten; program.buffers.len()];
+        let constants = program.constants.iter().map(|c| c.0);
+        let constants = constants.chain(program.rank_constants.iter().map(|c| c.0));
+        let given = program.inputs.iter().filter(|port| port.at == 0).map(|port| port.buffer);
+        let loaded = given.chain(constants);
+        loaded.for_each(|id| state[id.index()] = State::Written);
+        Execution { set, program, state, lent: IndexMap::new() }
+    }
+
+    fn name(&self, id: BufferId) -> String {
+        format!("%{} ({})", id.index(), self.program.buffer(id).what)
+    }
+
+    fn check_span(&self, id: BufferId, index: usize) -> Result<()> {
+        let buffer = self.program.buffer(id);
+        if (buffer.first..=buffer.last).contains(&index) {
+            return Ok(());
+        }
+        Err(Diagnostic::new("E407", format!("buffer {} is used while it has no memory", self.name(id)))
+            .at(at(self.program, index))
+            .expected(format!("instructions {} to {}", buffer.first, buffer.last)))
+    }
+
+    /// The error of an access to a buffer that something else owns.
+    fn busy(&self, id: BufferId, owner: Owner, index: usize) -> Result<()> {
+        let label = match owner {
+            Owner::Collective(id) => self.set.collectives[id.index()].label.clone(),
+            Owner::Move(moved) => format!("the {} of {}", moved.kind.name(), self.name(moved.buffer)),
+        };
+        let message = format!("buffer {} is used while it belongs to {label}", self.name(id));
+        Err(Diagnostic::new("E407", message).at(at(self.program, index)).help("use it after the wait"))
+    }
+
+    /// An instruction that reads and writes buffers, and owns them until its wait if it has one.
+    fn access(&mut self, action: &Action, index: usize) -> Result<()> {
+        let (inputs, outputs) = action.accesses();
+        let (by, workspace) = match action {
             Action::Compute(compute) => (None, compute.workspace),
             Action::Start(start) => (Some(Owner::Collective(start.collective)), None),
             Action::Move(moved) => (Some(Owner::Move(*moved)), None),
             Action::Wait(_) | Action::Moved(_) => (None, None),
         };
-        let is_move = matches!(instruction.action, Action::Move(_));
+        let is_move = matches!(action, Action::Move(_));
         for &id in inputs.iter().chain(&outputs).filter(|_| !is_move) {
-            if program.buffer(id).kind == BufferKind::Host {
-                let message = format!("buffer {} is used where it has no memory: in host memory", what(id));
-                return Err(Diagnostic::new("E407", message).at(at(program, index)).help("load it first"));
+            if self.program.buffer(id).kind == BufferKind::Host {
+                let name = self.name(id);
+                let message = format!("buffer {name} is used where it has no memory: in host memory");
+                let error = Diagnostic::new("E407", message);
+                return Err(error.at(at(self.program, index)).help("load it first"));
             }
         }
         for &id in &inputs {
-            read(&mut state, id, index, by)?;
+            self.read(id, index, by)?;
         }
         for &id in outputs.iter().chain(&workspace) {
-            in_span(id, index)?;
-            if let State::Lent(owner) | State::Owned(owner) = state[id.index()] {
-                return busy(id, owner, index);
-            }
-            state[id.index()] = by.map_or(State::Written, State::Owned);
+            self.write(id, index, by)?;
         }
         if let Some(by) = by {
-            lent.insert(by, inputs.iter().chain(&outputs).copied().collect());
+            self.lent.insert(by, inputs.iter().chain(&outputs).copied().collect());
         }
+        Ok(())
     }
-    if let Some((Owner::Move(moved), _)) = lent.first() {
-        let message = format!("the {} of {} is never waited for", moved.kind.name(), what(moved.buffer));
-        return Err(Diagnostic::new("E404", message).at(format!("rank {}", program.rank())));
-    }
-    let end = program.instructions.len().saturating_sub(1);
-    for port in &program.outputs {
-        if state[port.buffer.index()] != State::Written {
-            return Err(Diagnostic::new("E406", format!("output `{}` is never written", port.name))
-                .at(format!("rank {}", program.rank())));
+
+    fn read(&mut self, id: BufferId, index: usize, by: Option<Owner>) -> Result<()> {
+        self.check_span(id, index)?;
+        match self.state[id.index()] {
+            // The empty input of a stage that only receives.
+            State::Unwritten if self.program.buffer(id).bytes == 0 => {}
+            State::Unwritten => {
+                let message = format!("buffer {} is read before it is written", self.name(id));
+                return Err(Diagnostic::new("E406", message).at(at(self.program, index)));
+            }
+            State::Owned(owner) => return self.busy(id, owner, index),
+            State::Lent(_) => {}
+            State::Written => self.state[id.index()] = by.map_or(State::Written, State::Lent),
         }
-        // The caller may read it until the next step begins.
-        let Buffer { first, last, bytes, .. } = program.buffer(port.buffer);
-        if *last < end && *bytes > 0 {
-            let message = format!("output `{}` loses its memory before the step ends", port.name);
-            return Err(Diagnostic::new("E407", message)
-                .at(format!("rank {}", program.rank()))
-                .expected(format!("memory of its own up to instruction {end}"))
-                .found(format!("instructions {first} to {last}")));
-        }
+        Ok(())
     }
-    Ok(())
+
+    fn write(&mut self, id: BufferId, index: usize, by: Option<Owner>) -> Result<()> {
+        self.check_span(id, index)?;
+        if let State::Lent(owner) | State::Owned(owner) = self.state[id.index()] {
+            return self.busy(id, owner, index);
+        }
+        self.state[id.index()] = by.map_or(State::Written, State::Owned);
+        Ok(())
+    }
+
+    /// The wait for a collective or a move, which gives its buffers back.
+    fn end(&mut self, owner: Owner, index: usize) -> Result<()> {
+        let Some(ids) = self.lent.swap_remove(&owner) else {
+            let error = Diagnostic::new("E404", "a wait for what is not started");
+            return Err(error.at(at(self.program, index)));
+        };
+        for id in ids {
+            self.check_span(id, index)?;
+            // A buffer that several collectives read is lent until the last of them ends.
+            let other = self.lent.iter().find(|(_, ids)| ids.contains(&id)).map(|(&other, _)| other);
+            self.state[id.index()] = other.map_or(State::Written, State::Lent);
+        }
+        Ok(())
+    }
+
+    fn check_moves_ended(&self) -> Result<()> {
+        let Some((Owner::Move(moved), _)) = self.lent.first() else { return Ok(()) };
+        let (kind, name) = (moved.kind.name(), self.name(moved.buffer));
+        let message = format!("the {kind} of {name} is never waited for");
+        Err(Diagnostic::new("E404", message).at(format!("rank {}", self.program.rank())))
+    }
+
+    /// Checks that outputs are written, and keep their memory until the step ends.
+    fn check_outputs(&self) -> Result<()> {
+        let program = self.program;
+        let end = program.instructions.len().saturating_sub(1);
+        for port in &program.outputs {
+            if self.state[port.buffer.index()] != State::Written {
+                return Err(Diagnostic::new("E406", format!("output `{}` is never written", port.name))
+                    .at(format!("rank {}", program.rank())));
+            }
+            // The caller may read it until the next step begins.
+            let Buffer { first, last, bytes, .. } = program.buffer(port.buffer);
+            if *last < end && *bytes > 0 {
+                let message = format!("output `{}` loses its memory before the step ends", port.name);
+                return Err(Diagnostic::new("E407", message)
+                    .at(format!("rank {}", program.rank()))
+                    .expected(format!("memory of its own up to instruction {end}"))
+                    .found(format!("instructions {first} to {last}")));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The caller acts at a pause: what he reads is complete and stays so, and what he writes has memory and is in no use.
