@@ -75,103 +75,144 @@ pub fn ready_plan(model: &str, graph: &Graph, mesh: &Mesh, options: &ReadyOption
             .or(Some("write a plan: a dictionary of module patterns and styles".to_string()));
         return Err(error);
     }
-    let modules = Modules::of(graph);
-    let origin = format!("{}{model}", DEFAULTS[0]);
-    let mut plan = Plan::default();
-    let mut line = |pattern: &str, style: Style| {
-        if !modules.matching(pattern).is_empty() || !modules.parameters_named(pattern).is_empty() {
-            plan.push(pattern, style, &origin);
-        }
-    };
     let has_stream = model != "mlp" && CONVOLUTIONS.iter().all(|(name, _)| *name != model);
     let sequence = options.sequence_parallel && has_stream;
-    let (column, row) = match sequence {
-        true => (
-            Style::new(Kind::Colwise).input(Layout::Replicate),
-            Style::new(Kind::Rowwise).output(Layout::Shard(1)),
-        ),
-        false => (Style::new(Kind::Colwise), Style::new(Kind::Rowwise)),
-    };
+    let origin = format!("{}{model}", DEFAULTS[0]);
+    let mut lines = Lines { modules: Modules::of(graph), origin, sequence, plan: Plan::default() };
     if mesh.axis_of(AxisRole::Model).is_some() {
         if model == "mlp" {
-            // Layers come in pairs: the first is column-parallel, the second row-parallel. A single
-            // last layer stays replicated.
-            let count =
-                (0..).take_while(|i| !modules.matching(format!("layers.{i}").as_str()).is_empty()).count();
-            for pair in 0..count / 2 {
-                line(&format!("layers.{}", 2 * pair), column.clone());
-                line(&format!("layers.{}", 2 * pair + 1), row.clone());
-            }
-            if count % 2 == 1 {
-                line(&format!("layers.{}", count - 1), Style::new(Kind::Replicate));
-            }
+            lines.shard_pairs();
         } else if let Some((_, [wide, narrow])) = CONVOLUTIONS.iter().find(|(name, _)| *name == model) {
-            line(&format!("layers.*.{wide}"), Style::new(Kind::Colwise));
-            line(&format!("layers.*.{narrow}"), Style::new(Kind::Rowwise));
+            lines.add(&format!("layers.*.{wide}"), Style::new(Kind::Colwise));
+            lines.add(&format!("layers.*.{narrow}"), Style::new(Kind::Rowwise));
         } else {
-            // The layer of DeepSeek's second prediction is a layer like the others.
-            for layer in ["layers.*", "next.layer"] {
-                for name in ["q_proj", "k_proj", "v_proj", "qkv_proj", "q_b_proj", "kv_b_proj"] {
-                    line(&format!("{layer}.attn.{name}"), column.clone());
-                }
-                line(&format!("{layer}.attn.o_proj"), row.clone());
-                // The memory of cross attention is read whole, however the stream of the decoder is sharded.
-                for name in ["q_proj", "k_proj", "v_proj"] {
-                    line(&format!("{layer}.cross.{name}"), column.clone());
-                }
-                line(&format!("{layer}.cross.o_proj"), row.clone());
-                for block in ["mlp", "moe.shared"] {
-                    for name in ["gate_proj", "up_proj"] {
-                        line(&format!("{layer}.{block}.{name}"), column.clone());
-                    }
-                    line(&format!("{layer}.{block}.down_proj"), row.clone());
-                }
-                for name in ["gate_proj", "up_proj"] {
-                    line(&format!("{layer}.moe.experts.{name}"), Style::new(Kind::Shard(1)));
-                }
-                line(&format!("{layer}.moe.experts.down_proj"), Style::new(Kind::Shard(2)));
-            }
-            let stream = |style: Style| if sequence { style.output(Layout::Shard(1)) } else { style };
-            if options.vocab_parallel {
-                line("embed_tokens", stream(Style::new(Kind::Rowwise)));
-                line("lm_head", column.clone());
-            } else {
-                line("embed_tokens", stream(Style::new(Kind::Replicate)));
-                line("lm_head", Style::new(Kind::Replicate));
-            }
-            for name in ["embed_positions", "embed_types"] {
-                line(name, stream(Style::new(Kind::Replicate)));
-            }
-            if sequence {
-                for name in [
-                    "embed_norm",
-                    "layers.*.attn_norm",
-                    "layers.*.cross_norm",
-                    "layers.*.mlp_norm",
-                    "norm",
-                    "lm_norm",
-                    "encoder_norm",
-                ] {
-                    line(name, Style::new(Kind::Sequence));
-                }
-            }
+            lines.shard_layers();
+            lines.shard_ends(options.vocab_parallel);
         }
     }
     if mesh.axis_of(AxisRole::Experts).is_some() {
+        lines.shard_experts(graph);
+    }
+    if mesh.axis_of(AxisRole::Parameters).is_some() {
+        lines.add("**", Style::new(Kind::Fsdp));
+    }
+    if mesh.axis_of(AxisRole::Data).is_some() && options.zero > 0 {
+        lines.add("**", Style::new(if options.zero == 1 { Kind::Zero1 } else { Kind::Zero2 }));
+    }
+    Ok(lines.plan)
+}
+
+/// The lines of a built-in plan for the modules that a graph has.
+struct Lines<'a> {
+    modules: Modules<'a>,
+    /// The source of every line.
+    origin: String,
+    /// Whether the residual stream is sharded along the sequence.
+    sequence: bool,
+    plan: Plan,
+}
+
+impl Lines<'_> {
+    /// Adds a line, if the graph has modules or parameters for it.
+    fn add(&mut self, pattern: &str, style: Style) {
+        if !self.modules.matching(pattern).is_empty() || !self.modules.parameters_named(pattern).is_empty() {
+            self.plan.push(pattern, style, &self.origin);
+        }
+    }
+
+    /// The style of layers that read the residual stream.
+    fn column(&self) -> Style {
+        let style = Style::new(Kind::Colwise);
+        if self.sequence { style.input(Layout::Replicate) } else { style }
+    }
+
+    /// The style of layers that add to the residual stream.
+    fn row(&self) -> Style {
+        self.stream(Style::new(Kind::Rowwise))
+    }
+
+    /// A style whose output is the residual stream.
+    fn stream(&self, style: Style) -> Style {
+        if self.sequence { style.output(Layout::Shard(1)) } else { style }
+    }
+
+    /// Layers come in pairs: the first is column-parallel, the second row-parallel. A single
+    /// last layer stays replicated.
+    fn shard_pairs(&mut self) {
+        let has = |i: &usize| !self.modules.matching(format!("layers.{i}").as_str()).is_empty();
+        let count = (0..).take_while(has).count();
+        for pair in 0..count / 2 {
+            self.add(&format!("layers.{}", 2 * pair), self.column());
+            self.add(&format!("layers.{}", 2 * pair + 1), self.row());
+        }
+        if count % 2 == 1 {
+            self.add(&format!("layers.{}", count - 1), Style::new(Kind::Replicate));
+        }
+    }
+
+    /// The projections of attention and feed-forward networks.
+    fn shard_layers(&mut self) {
+        // The layer of DeepSeek's second prediction is a layer like the others.
         for layer in ["layers.*", "next.layer"] {
-            line(&format!("{layer}.moe.experts"), Style::new(Kind::Shard(0)).over(AxisRole::Experts.axis()));
-            let pattern = format!("{layer}.moe");
-            let named = modules.matching(pattern.as_str());
-            if named.iter().any(|module| has_grouped(graph, module)) {
-                line(&pattern, Style::new(Kind::Dispatch));
+            for name in ["q_proj", "k_proj", "v_proj", "qkv_proj", "q_b_proj", "kv_b_proj"] {
+                self.add(&format!("{layer}.attn.{name}"), self.column());
+            }
+            self.add(&format!("{layer}.attn.o_proj"), self.row());
+            // The memory of cross attention is read whole, however the stream of the decoder is sharded.
+            for name in ["q_proj", "k_proj", "v_proj"] {
+                self.add(&format!("{layer}.cross.{name}"), self.column());
+            }
+            self.add(&format!("{layer}.cross.o_proj"), self.row());
+            for block in ["mlp", "moe.shared"] {
+                for name in ["gate_proj", "up_proj"] {
+                    self.add(&format!("{layer}.{block}.{name}"), self.column());
+                }
+                self.add(&format!("{layer}.{block}.down_proj"), self.row());
+            }
+            for name in ["gate_proj", "up_proj"] {
+                self.add(&format!("{layer}.moe.experts.{name}"), Style::new(Kind::Shard(1)));
+            }
+            self.add(&format!("{layer}.moe.experts.down_proj"), Style::new(Kind::Shard(2)));
+        }
+    }
+
+    /// Embeddings, the head, and the norms of the residual stream.
+    fn shard_ends(&mut self, vocab_parallel: bool) {
+        if vocab_parallel {
+            self.add("embed_tokens", self.stream(Style::new(Kind::Rowwise)));
+            self.add("lm_head", self.column());
+        } else {
+            self.add("embed_tokens", self.stream(Style::new(Kind::Replicate)));
+            self.add("lm_head", Style::new(Kind::Replicate));
+        }
+        for name in ["embed_positions", "embed_types"] {
+            self.add(name, self.stream(Style::new(Kind::Replicate)));
+        }
+        if self.sequence {
+            for name in [
+                "embed_norm",
+                "layers.*.attn_norm",
+                "layers.*.cross_norm",
+                "layers.*.mlp_norm",
+                "norm",
+                "lm_norm",
+                "encoder_norm",
+            ] {
+                self.add(name, Style::new(Kind::Sequence));
             }
         }
     }
-    if mesh.axis_of(AxisRole::Parameters).is_some() {
-        line("**", Style::new(Kind::Fsdp));
+
+    /// Experts by number; those that drop no token are one op.
+    fn shard_experts(&mut self, graph: &Graph) {
+        for layer in ["layers.*", "next.layer"] {
+            let experts = Style::new(Kind::Shard(0)).over(AxisRole::Experts.axis());
+            self.add(&format!("{layer}.moe.experts"), experts);
+            let pattern = format!("{layer}.moe");
+            let named = self.modules.matching(pattern.as_str());
+            if named.iter().any(|module| has_grouped(graph, module)) {
+                self.add(&pattern, Style::new(Kind::Dispatch));
+            }
+        }
     }
-    if mesh.axis_of(AxisRole::Data).is_some() && options.zero > 0 {
-        line("**", Style::new(if options.zero == 1 { Kind::Zero1 } else { Kind::Zero2 }));
-    }
-    Ok(plan)
 }
