@@ -1,17 +1,21 @@
 //! Bucketing: merges collectives of one kind and group into one, if no reader waits longer than for
 //! the last of them.
 
+mod groupings;
+mod joining;
+
 use crate::LowerOptions;
-use crate::collective::{CollectiveKind, groups, kind, meetings};
+use crate::collective::{CollectiveKind, groups, kind};
 use crate::outside::Outside;
 use crate::passes::keep_gathered::readers;
 use crate::passes::timing::Timing;
 use crate::ranks::Classes;
-use indexmap::{IndexMap, IndexSet};
-use partita_base::{Diagnostic, Result};
+use groupings::{Groupings, check_members, combiner};
+use indexmap::IndexSet;
+use joining::{Agreement, Joining};
+use partita_base::Result;
 use partita_ir::traits::CollectiveRef;
 use partita_ir::{Graph, Node, NodeId, Op, Phase, Role, Traits, ValueId};
-use partita_mesh::Combiner;
 use partita_pipeline::block_of;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -204,22 +208,6 @@ fn bucket_class(graph: &Graph, others: &BTreeSet<ValueId>, node: &Node, kind: Co
     }
 }
 
-/// The collective op of a node that is known to be a collective.
-fn exchange_of(graph: &Graph, id: NodeId) -> CollectiveRef<'_> {
-    graph.traits(graph.node(id)).collective().expect("all classes have one structure")
-}
-
-fn combiner(op: CollectiveRef) -> Option<Combiner> {
-    match op {
-        CollectiveRef::AllReduce(op) => Some(op.combiner),
-        CollectiveRef::ReduceScatter(op) => Some(op.combiner),
-        CollectiveRef::AllGather(_)
-        | CollectiveRef::AllToAll(_)
-        | CollectiveRef::CollectivePermute(_)
-        | CollectiveRef::CollectiveBroadcast(_) => None,
-    }
-}
-
 /// For each node, whether it follows from reduced gradients in the backward pass, and only leads to more such nodes and to
 /// the update: sums over microbatches, and reductions among the replicas of shards. No op of the backward pass waits for
 /// it. `reduces` says which nodes reduce gradients.
@@ -304,6 +292,113 @@ fn replies(graph: &Graph, received: &[ValueId]) -> Vec<usize> {
     graph.nodes.iter().map(&mut set_of).collect()
 }
 
+/// What decides which collectives of a stage may share a bucket.
+struct Facts<'a> {
+    graph: &'a Graph,
+    options: &'a LowerOptions,
+    uses: Vec<Vec<(NodeId, usize)>>,
+    /// The chains of collectives to and from each node.
+    chains: Vec<Chain>,
+    /// Whether each node leads to a value that another stage waits for.
+    awaited: Vec<bool>,
+    /// Whether each node follows from reduced gradients.
+    reduced: Vec<bool>,
+    /// For each node, the number of the set of received values that it depends on.
+    replies: Vec<usize>,
+    /// Received values that count as parameters.
+    parameters: BTreeSet<ValueId>,
+    /// The task of each node, if a timetable orders them.
+    tasks: Option<Vec<usize>>,
+    /// Whether each value follows from what the caller writes at a pause.
+    is_late: Vec<bool>,
+}
+
+impl<'a> Facts<'a> {
+    fn of(
+        graph: &'a Graph,
+        options: &'a LowerOptions,
+        timing: Option<&Timing>,
+        outside: &Outside,
+        (sent, received): (&[ValueId], &[ValueId]),
+    ) -> Facts<'a> {
+        let mut facts = Facts {
+            graph,
+            options,
+            uses: graph.uses(),
+            chains: chains(graph),
+            awaited: awaited(graph, sent),
+            reduced: Vec::new(),
+            replies: replies(graph, received),
+            parameters: read_by_all(graph, received),
+            tasks: timing.map(|timing| timing.tasks_of_nodes(graph)),
+            is_late: outside.late_values(graph),
+        };
+        let reduces = |id: NodeId| {
+            let collective = graph.traits(graph.node(id)).collective();
+            collective.is_some_and(|op| facts.class(id, kind(op)) == BucketClass::GradientReduction)
+        };
+        facts.reduced = follows_reductions(graph, &graph.node_ids().map(reduces).collect::<Vec<bool>>());
+        facts
+    }
+
+    fn class(&self, id: NodeId, kind: CollectiveKind) -> BucketClass {
+        match bucket_class(self.graph, &self.parameters, self.graph.node(id), kind) {
+            BucketClass::GradientReduction if self.awaited[id.index()] => BucketClass::Activation,
+            class => class,
+        }
+    }
+
+    /// The bucket of a single collective, which sends so many bytes.
+    fn bucket(&self, id: NodeId, op: CollectiveRef, meetings: Arc<[Arc<[usize]>]>, bytes: usize) -> Bucket {
+        let node = self.graph.node(id);
+        let kind = kind(op);
+        let class = self.class(id, kind);
+        Bucket {
+            kind,
+            class,
+            nodes: vec![id],
+            edge: None,
+            meetings,
+            phase: self.options.part(node.phase),
+            microbatch: node.microbatch,
+            block: block_of(&node.path).to_string(),
+            is_again: class == BucketClass::GradientReduction && self.reduced[id.index()],
+            for_weights: class == BucketClass::Activation && reads_for_weights(self.graph, &self.uses, id),
+            bytes,
+            chain: self.chains[id.index()],
+        }
+    }
+
+    /// Whether a collective, in this bucket of its own, shares buckets across blocks, up to the size limit.
+    fn is_capped(&self, id: NodeId, bucket: &Bucket) -> bool {
+        bucket.kind == CollectiveKind::AllReduce
+            && matches!(self.graph.node(id).phase, Phase::WeightGrad | Phase::Update)
+            && !self.awaited[id.index()]
+            && !bucket.is_again
+    }
+
+    /// What a collective, in this bucket of its own, must share with others of one bucket.
+    fn agreement(&self, id: NodeId, op: CollectiveRef, bucket: &Bucket) -> Agreement {
+        let node = self.graph.node(id);
+        let task = self.tasks.as_ref().map(|tasks| tasks[id.index()]);
+        Agreement {
+            kind: bucket.kind,
+            meetings: bucket.meetings.clone(),
+            combiner: combiner(op),
+            pairs: groups(op).1.to_vec(),
+            class: bucket.class,
+            phase: bucket.phase,
+            microbatch: bucket.microbatch,
+            is_again: bucket.is_again,
+            for_weights: bucket.for_weights,
+            is_late: self.is_late[node.results[0].index()],
+            place: (bucket.class == BucketClass::Activation).then_some((node.stage, task)),
+            reply: self.replies[id.index()],
+            block: (!self.is_capped(id, bucket)).then(|| bucket.block.clone()),
+        }
+    }
+}
+
 /// Groups the collectives of the ranks' graphs into buckets. Two collectives may share a bucket if
 /// they agree in kind, groups, combiner, part of the step and microbatch, and no path leads from
 /// one to the other. In addition
@@ -317,7 +412,7 @@ fn replies(graph: &Graph, received: &[ValueId]) -> Vec<usize> {
 /// What follows from what the caller writes at a pause shares no bucket with what does not.
 /// Other stages lie between some collectives. A gradient that another stage waits for, that of a tied
 /// weight, is reduced as activations are, and collectives of the update share a bucket only if they
-/// depend on the same values of other stages. `sent` and `received` are the values that cross.
+/// depend on the same values of other stages. `ends` are the values that cross: the sent and the received ones.
 ///
 /// E400 if ranks disagree on groups.
 pub(crate) fn bucket(
@@ -326,195 +421,20 @@ pub(crate) fn bucket(
     options: &LowerOptions,
     timing: Option<&Timing>,
     outside: &Outside,
-    (sent, received): (&[ValueId], &[ValueId]),
+    ends: (&[ValueId], &[ValueId]),
 ) -> Result<Vec<Bucket>> {
     let first = &graphs[0];
-    let awaited = awaited(first, sent);
-    let replies = replies(first, received);
-    let mut buckets: Vec<Bucket> = Vec::new();
-    let mut bucket_of: Vec<Option<usize>> = vec![None; first.nodes.len()];
-    let mut open: IndexMap<_, Vec<usize>> = IndexMap::new();
-    let chains = chains(first);
-    let parameters = read_by_all(first, received);
-    let class_of = |id: NodeId, kind| match bucket_class(first, &parameters, first.node(id), kind) {
-        BucketClass::GradientReduction if awaited[id.index()] => BucketClass::Activation,
-        class => class,
-    };
-    let reduces = |id: NodeId| {
-        let collective = first.traits(first.node(id)).collective();
-        collective.is_some_and(|op| class_of(id, kind(op)) == BucketClass::GradientReduction)
-    };
-    let reduced = follows_reductions(first, &first.node_ids().map(reduces).collect::<Vec<bool>>());
-    let mut paths = Paths::new(first);
-    let uses = first.uses();
-    let tasks = timing.map(|timing| timing.tasks_of_nodes(first));
-    let is_late = outside.late_values(first);
-    // Number of changes of the microbatch so far, in graph order.
-    let (mut turn, mut microbatch) = (0, None);
-    let mut turn_of: Vec<usize> = Vec::new();
-    // Most collectives of a step use one of a few groupings; each grouping is stored once.
-    let mut groupings: IndexSet<Arc<[Arc<[usize]>]>> = IndexSet::new();
-    // The group lists that ops share, with their stored form.
-    let mut shared: Vec<(&[Vec<usize>], Arc<[Arc<[usize]>]>)> = Vec::new();
+    let facts = Facts::of(first, options, timing, outside, ends);
+    let mut groupings = Groupings::default();
+    let mut joining = Joining::of(&facts);
     for id in first.node_ids() {
-        let node = first.node(id);
-        if node.microbatch.is_some() && node.microbatch != microbatch {
-            (turn, microbatch) = (turn + 1, node.microbatch);
-        }
-        let Some(op) = first.traits(node).collective() else { continue };
-        let (kind, ranks) = (kind(op), classes.rank_count());
-        let (members, pairs) = groups(op);
-        let known = shared.iter().find(|(list, _)| pairs.is_empty() && std::ptr::eq(*list, members));
-        let meeting = match known {
-            Some((_, meeting)) => meeting.clone(),
-            None => {
-                let own: Arc<[Arc<[usize]>]> = meetings(op, ranks)?.into_iter().map(Arc::from).collect();
-                let meeting = groupings.get(&own).cloned().unwrap_or(own);
-                groupings.insert(meeting.clone());
-                if pairs.is_empty() {
-                    shared.push((members, meeting.clone()));
-                }
-                meeting
-            }
-        };
-        for (graph, of_class) in graphs.iter().zip(&classes.ranks) {
-            let other = exchange_of(graph, id);
-            let is_shared = std::ptr::eq(groups(other).0, members) && groups(other).1 == pairs;
-            let meets_alike = is_shared
-                || groups(other) == (members, pairs)
-                || meetings(other, ranks)?.iter().map(Vec::as_slice).eq(meeting.iter().map(|group| &**group));
-            if !meets_alike || combiner(other) != combiner(op) {
-                let (one, two) = (classes.ranks[0][0], of_class[0]);
-                return Err(Diagnostic::new(
-                    "E400",
-                    format!("ranks {one} and {two} disagree on the members of {}", kind.name()),
-                )
-                .at(node.path.clone()));
-            }
-        }
-        let is_awaited = awaited[id.index()];
-        let class = class_of(id, kind);
-        let is_again = class == BucketClass::GradientReduction && reduced[id.index()];
+        joining.pass(id);
+        let Some(op) = first.traits(first.node(id)).collective() else { continue };
+        let meetings = groupings.of(op, classes.rank_count())?;
+        check_members(graphs, classes, id, &meetings)?;
         let bytes = graphs.iter().map(|g| g.ty(g.node(id).operands[0]).bytes()).max().unwrap_or(0);
-        let capped = kind == CollectiveKind::AllReduce
-            && matches!(node.phase, Phase::WeightGrad | Phase::Update)
-            && !is_awaited
-            && !is_again;
-        let block = block_of(&node.path).to_string();
-        let phase = options.part(node.phase);
-        let for_weights = class == BucketClass::Activation && reads_for_weights(first, &uses, id);
-        let key = (
-            (kind, meeting.clone(), combiner(op), pairs.to_vec()),
-            (class, phase, node.microbatch, is_again, for_weights, is_late[node.results[0].index()]),
-            // Between two stages of one slice, a value may pass through another slice.
-            (class == BucketClass::Activation)
-                .then(|| (node.stage, tasks.as_ref().map(|tasks| tasks[id.index()]))),
-            replies[id.index()],
-            if capped { None } else { Some(block.clone()) },
-        );
-        let chain = chains[id.index()];
-        let known: &mut Vec<usize> = open.entry(key).or_default();
-        let mut is_free = |candidate: usize| {
-            let bucket = &buckets[candidate];
-            let fits = !capped || bucket.bytes + bytes <= options.bucket_cap_bytes;
-            let near = class != BucketClass::Activation || turn_of[candidate] == turn;
-            // No ancestor of a gather of a parameter is a collective, so no path can lead through a bucket; one of what was
-            // gathered from another stage has one.
-            let is_own = class == BucketClass::ParameterGather && parameters.is_empty();
-            fits && near && (is_own || paths.is_free(&buckets, &bucket_of, candidate, id))
-        };
-        let suited = known.iter().rev().filter(|_| class == BucketClass::Activation).copied();
-        let suited = suited.filter(|&candidate| buckets[candidate].chain.suits(chain)).find(|&c| is_free(c));
-        if let Some(candidate) = suited.or_else(|| known.last().copied().filter(|&last| is_free(last))) {
-            let bucket = &mut buckets[candidate];
-            bucket.nodes.push(id);
-            bucket.bytes += bytes;
-            bucket.chain = bucket.chain.joined(chain);
-            bucket_of[id.index()] = Some(candidate);
-            paths.joined(candidate);
-            continue;
-        }
-        bucket_of[id.index()] = Some(buckets.len());
-        known.push(buckets.len());
-        turn_of.push(turn);
-        buckets.push(Bucket {
-            kind,
-            class,
-            nodes: vec![id],
-            edge: None,
-            meetings: meeting,
-            phase,
-            microbatch: node.microbatch,
-            block,
-            is_again,
-            for_weights,
-            bytes,
-            chain,
-        });
+        let bucket = facts.bucket(id, op, meetings, bytes);
+        joining.join(id, bucket, op);
     }
-    Ok(buckets)
-}
-
-/// Reachability in a graph whose buckets count as one node each. The graph is always acyclic.
-struct Paths<'a> {
-    graph: &'a Graph,
-    /// The bucket of the current search.
-    target: Option<usize>,
-    /// For each node, the last search that found it not to depend on the target.
-    seen: Vec<usize>,
-    search: usize,
-}
-
-impl<'a> Paths<'a> {
-    fn new(graph: &'a Graph) -> Self {
-        Paths { graph, target: None, seen: vec![0; graph.nodes.len()], search: 0 }
-    }
-
-    /// Whether `node`, later in the graph than all members of buckets, can join one without a
-    /// cycle, which means that it depends on no member.
-    fn is_free(
-        &mut self,
-        buckets: &[Bucket],
-        bucket_of: &[Option<usize>],
-        bucket: usize,
-        node: NodeId,
-    ) -> bool {
-        if self.target.replace(bucket) != Some(bucket) {
-            self.search += 1;
-        }
-        let mut stack: Vec<NodeId> = vec![node];
-        while let Some(id) = stack.pop() {
-            for operand in &self.graph.node(id).operands {
-                let Some((definition, _)) = self.graph.value(*operand).definition else { continue };
-                let other = bucket_of[definition.index()];
-                if other == Some(bucket) {
-                    // Nodes visited by this search may depend on the bucket.
-                    self.target = None;
-                    return false;
-                }
-                if std::mem::replace(&mut self.seen[definition.index()], self.search) == self.search {
-                    continue;
-                }
-                match other {
-                    Some(other) => {
-                        for &member in &buckets[other].nodes {
-                            self.seen[member.index()] = self.search;
-                            stack.push(member);
-                        }
-                    }
-                    None => stack.push(definition),
-                }
-            }
-        }
-        true
-    }
-
-    /// Records a new member of a bucket. Nodes that depend on the bucket now depend on more, so
-    /// results of searches for other buckets are void. A node that does not depend on this bucket
-    /// does not depend on the new member either, since that comes later in the graph.
-    fn joined(&mut self, bucket: usize) {
-        if self.target != Some(bucket) {
-            self.target = None;
-        }
-    }
+    Ok(joining.buckets)
 }
