@@ -260,140 +260,227 @@ pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
     let loss = graph.output_named(LOSS).ok_or_else(|| {
         Diagnostic::new("E056", "an update needs a gradient graph").expected("an output named `loss`")
     })?;
+    let mut update = Update::begin(graph, options, params)?;
+    let scaling = update.scale_gradients()?;
+    let shared = update.shared(&scaling)?;
+    update.replace_all(&scaling, &shared)?;
+    let scales = update.next_scales(&scaling)?;
+    Ok(update.finish(graph, loss, scaling.norm, &scales))
+}
+
+/// The gradients of parameters, by the names of the outputs. E056 if one is missing.
+fn gradients_of(graph: &Graph, names: &[String]) -> Result<Vec<ValueId>> {
     // Of outputs of one name the first counts.
     let outputs = graph.output_names.iter().map(String::as_str).zip(graph.outputs.iter().copied());
     let named: BTreeMap<&str, ValueId> = outputs.rev().collect();
-    let mut names = Vec::with_capacity(params.len());
-    let mut gradients: Vec<ValueId> = Vec::with_capacity(params.len());
-    for &parameter in &params {
-        let name = graph.value(parameter).name.clone();
-        let gradient = named.get(gradient_name(&name).as_str()).copied().ok_or_else(|| {
+    let gradient = |name: &String| {
+        named.get(gradient_name(name).as_str()).copied().ok_or_else(|| {
             Diagnostic::new("E056", format!("parameter `{name}` has no gradient"))
-                .expected(format!("an output named `{}`", gradient_name(&name)))
-        })?;
-        names.push(name);
-        gradients.push(gradient);
-    }
-    let gradient_names: BTreeSet<String> = names.iter().map(|name| gradient_name(name)).collect();
-
-    let mut b = GraphBuilder::from_graph(graph.clone());
-    b.phase = Phase::Update;
-    b.path = "optimizer".to_string();
-    let wide = accumulation_dtype(b.ty(params[0]).dtype);
-    let rules: Vec<Rule> =
-        params.iter().zip(&names).map(|(&p, name)| options.rule_of(name, b.ty(p).rank())).collect();
-    let mut rates: BTreeMap<usize, ValueId> = BTreeMap::new();
-    for group in rules.iter().map(|rule| rule.group).collect::<BTreeSet<usize>>() {
-        rates.insert(group, b.input(&learning_rate_name(group), TensorType::scalar(wide), Role::Input));
-    }
-    let step = match scalar_of_step(graph, STEP) {
-        Some(step) => step,
-        None => b.input(STEP, TensorType::scalar(DType::I64), Role::Input),
+                .expected(format!("an output named `{}`", gradient_name(name)))
+        })
     };
-    let mut states: Vec<Vec<ValueId>> = Vec::with_capacity(params.len());
-    for ((&parameter, name), rule) in params.iter().zip(&names).zip(&rules) {
-        let slots = rule.optimizer.states(name, b.ty(parameter)).into_iter();
-        let inputs = slots.map(|(slot, ty)| b.input(&state_name(slot, name), ty, Role::StateOf(parameter)));
-        states.push(inputs.collect());
-    }
+    names.iter().map(gradient).collect()
+}
 
-    let scaler = options.loss_scaling.map(|scaling| Scaler::new(&mut b, scaling)).transpose()?;
-    if let Some(scaler) = &scaler {
-        gradients = scaler.unscaled(&mut b, &params, &gradients)?;
-    }
-    let norm = match options.grad_norm || options.clip_grad_norm.is_some() || scaler.is_some() {
-        true => Some(gradient_norm(&mut b, &gradients, wide)?),
-        false => None,
-    };
-    let limit = norm.zip(options.clip_grad_norm);
-    let factor = limit.map(|(norm, limit)| clip_factor(&mut b, norm, limit)).transpose()?;
-    let good = scaler.as_ref().zip(norm).map(|(scaler, norm)| scaler.is_good(&mut b, norm)).transpose()?;
-    // The norm of what is applied: a skipped step applies nothing.
-    let applied = match (norm, good) {
-        (Some(norm), Some(good)) => {
-            let zero = b.full_like(norm, 0.0)?;
-            Some(b.select(good, norm, zero)?)
+/// The update of all parameters, under construction.
+struct Update<'a> {
+    b: GraphBuilder,
+    options: &'a StepOptions,
+    params: Vec<ValueId>,
+    names: Vec<String>,
+    gradients: Vec<ValueId>,
+    rules: Vec<Rule<'a>>,
+    /// The optimizer states of each parameter.
+    states: Vec<Vec<ValueId>>,
+    /// The learning rate of each group.
+    rates: BTreeMap<usize, ValueId>,
+    /// The number of the step, from 1.
+    step: ValueId,
+    new_params: Vec<ValueId>,
+    new_states: Vec<Vec<ValueId>>,
+}
+
+/// How the gradients of a step are scaled, and what they say about it.
+struct Scaling {
+    scaler: Option<Scaler>,
+    /// The norm of what is applied: a skipped step applies nothing.
+    norm: Option<ValueId>,
+    /// What clipping multiplies gradients by.
+    factor: Option<ValueId>,
+    /// Whether the step is taken, where loss scaling may skip it.
+    good: Option<ValueId>,
+}
+
+impl<'a> Update<'a> {
+    /// With the inputs of the update.
+    fn begin(graph: &Graph, options: &'a StepOptions, params: Vec<ValueId>) -> Result<Update<'a>> {
+        let names: Vec<String> = params.iter().map(|&p| graph.value(p).name.clone()).collect();
+        let gradients = gradients_of(graph, &names)?;
+        let mut b = GraphBuilder::from_graph(graph.clone());
+        b.phase = Phase::Update;
+        b.path = "optimizer".to_string();
+        let wide = accumulation_dtype(b.ty(params[0]).dtype);
+        let rules: Vec<Rule> =
+            params.iter().zip(&names).map(|(&p, name)| options.rule_of(name, b.ty(p).rank())).collect();
+        let mut rates: BTreeMap<usize, ValueId> = BTreeMap::new();
+        for group in rules.iter().map(|rule| rule.group).collect::<BTreeSet<usize>>() {
+            rates.insert(group, b.input(&learning_rate_name(group), TensorType::scalar(wide), Role::Input));
         }
-        _ => norm,
-    };
-    let taken = match &scaler {
-        Some(scaler) => scaler.taken(&mut b, step)?,
-        None => step,
-    };
-    let mut rounding = None;
-    if options.stochastic_rounding {
-        let seed = match scalar_of_step(b.graph(), SEED) {
-            Some(seed) => seed,
-            None => b.input(SEED, TensorType::scalar(DType::U64), Role::Input),
+        let step = match scalar_of_step(graph, STEP) {
+            Some(step) => step,
+            None => b.input(STEP, TensorType::scalar(DType::I64), Role::Input),
         };
-        rounding = Some(rounding::seed_of(&mut b, seed, step)?);
-    }
-    let mut shared: BTreeMap<usize, Shared> = BTreeMap::new();
-    for (&group, &rate) in &rates {
-        let rule = rules.iter().find(|rule| rule.group == group).expect("each rate is of a rule");
-        let mut own = rule.optimizer.shared(&mut b, rate, taken)?;
-        (own.abridged, own.rounding) = (options.abridged, rounding);
-        shared.insert(group, own);
-    }
-    let mut new_params = Vec::with_capacity(params.len());
-    let mut new_states = Vec::with_capacity(params.len());
-    for (index, &parameter) in params.iter().enumerate() {
-        b.path = module_path(&names[index]);
-        let mut gradient = gradients[index];
-        b.stage = stage_of(b.graph(), gradient);
-        if let Some(factor) = factor {
-            let ty = b.ty(gradient).clone();
-            let factor = b.convert(factor, ty.dtype)?;
-            let factor = b.broadcast_scalar(factor, &ty.shape)?;
-            gradient = b.multiply(gradient, factor)?;
+        let mut states: Vec<Vec<ValueId>> = Vec::with_capacity(params.len());
+        for ((&parameter, name), rule) in params.iter().zip(&names).zip(&rules) {
+            let slots = rule.optimizer.states(name, b.ty(parameter)).into_iter();
+            let inputs =
+                slots.map(|(slot, ty)| b.input(&state_name(slot, name), ty, Role::StateOf(parameter)));
+            states.push(inputs.collect());
         }
-        let Rule { optimizer, group, decays } = rules[index];
-        let (mut new, mut updated) =
-            optimizer.update(&mut b, &shared[&group], parameter, gradient, &states[index], decays)?;
-        if let Some(good) = good {
-            new = taken_or_kept(&mut b, good, new, parameter)?;
-            for (new, &old) in updated.iter_mut().zip(&states[index]) {
-                *new = taken_or_kept(&mut b, good, *new, old)?;
+        let new_params = Vec::with_capacity(params.len());
+        let new_states = Vec::with_capacity(params.len());
+        Ok(Update {
+            b,
+            options,
+            params,
+            names,
+            gradients,
+            rules,
+            states,
+            rates,
+            step,
+            new_params,
+            new_states,
+        })
+    }
+
+    /// Removes the scale of the loss from the gradients, and computes their norm.
+    fn scale_gradients(&mut self) -> Result<Scaling> {
+        let Update { b, options, params, gradients, .. } = self;
+        let wide = accumulation_dtype(b.ty(params[0]).dtype);
+        let scaler = options.loss_scaling.map(|scaling| Scaler::new(b, scaling)).transpose()?;
+        if let Some(scaler) = &scaler {
+            *gradients = scaler.unscaled(b, params, gradients)?;
+        }
+        let norm = match options.grad_norm || options.clip_grad_norm.is_some() || scaler.is_some() {
+            true => Some(gradient_norm(b, gradients, wide)?),
+            false => None,
+        };
+        let limit = norm.zip(options.clip_grad_norm);
+        let factor = limit.map(|(norm, limit)| clip_factor(b, norm, limit)).transpose()?;
+        let good = scaler.as_ref().zip(norm).map(|(scaler, norm)| scaler.is_good(b, norm)).transpose()?;
+        let norm = match (norm, good) {
+            (Some(norm), Some(good)) => {
+                let zero = b.full_like(norm, 0.0)?;
+                Some(b.select(good, norm, zero)?)
+            }
+            _ => norm,
+        };
+        Ok(Scaling { scaler, norm, factor, good })
+    }
+
+    /// What the updates of each group share.
+    fn shared(&mut self, scaling: &Scaling) -> Result<BTreeMap<usize, Shared>> {
+        let Update { b, options, rules, rates, step, .. } = self;
+        let taken = match &scaling.scaler {
+            Some(scaler) => scaler.taken(b, *step)?,
+            None => *step,
+        };
+        let mut rounding = None;
+        if options.stochastic_rounding {
+            let seed = match scalar_of_step(b.graph(), SEED) {
+                Some(seed) => seed,
+                None => b.input(SEED, TensorType::scalar(DType::U64), Role::Input),
+            };
+            rounding = Some(rounding::seed_of(b, seed, *step)?);
+        }
+        let mut shared: BTreeMap<usize, Shared> = BTreeMap::new();
+        for (&group, &rate) in rates.iter() {
+            let rule = rules.iter().find(|rule| rule.group == group).expect("each rate is of a rule");
+            let mut own = rule.optimizer.shared(b, rate, taken)?;
+            (own.abridged, own.rounding) = (options.abridged, rounding);
+            shared.insert(group, own);
+        }
+        Ok(shared)
+    }
+
+    /// The new parameters and states, which are the old ones if the step is skipped.
+    fn replace_all(&mut self, scaling: &Scaling, shared: &BTreeMap<usize, Shared>) -> Result<()> {
+        let Update { b, params, names, gradients, rules, states, .. } = self;
+        for (index, &parameter) in params.iter().enumerate() {
+            b.path = module_path(&names[index]);
+            let mut gradient = gradients[index];
+            b.stage = stage_of(b.graph(), gradient);
+            if let Some(factor) = scaling.factor {
+                let ty = b.ty(gradient).clone();
+                let factor = b.convert(factor, ty.dtype)?;
+                let factor = b.broadcast_scalar(factor, &ty.shape)?;
+                gradient = b.multiply(gradient, factor)?;
+            }
+            let Rule { optimizer, group, decays } = rules[index];
+            let (mut new, mut updated) =
+                optimizer.update(b, &shared[&group], parameter, gradient, &states[index], decays)?;
+            if let Some(good) = scaling.good {
+                new = taken_or_kept(b, good, new, parameter)?;
+                for (new, &old) in updated.iter_mut().zip(&states[index]) {
+                    *new = taken_or_kept(b, good, *new, old)?;
+                }
+            }
+            self.new_params.push(new);
+            self.new_states.push(updated);
+        }
+        Ok(())
+    }
+
+    /// The new states of loss scaling, by name.
+    fn next_scales(&mut self, scaling: &Scaling) -> Result<Vec<(&'static str, ValueId)>> {
+        self.b.path = "optimizer".to_string();
+        self.b.stage = 0;
+        match (&scaling.scaler, scaling.good) {
+            (Some(scaler), Some(good)) => scaler.next(&mut self.b, good),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// The step, whose new parameters and states replace the old ones.
+    fn finish(
+        self,
+        graph: &Graph,
+        loss: ValueId,
+        norm: Option<ValueId>,
+        scales: &[(&'static str, ValueId)],
+    ) -> Graph {
+        let Update { b, options, params, names, gradients, states, new_params, new_states, .. } = self;
+        let gradient_names: BTreeSet<String> = names.iter().map(|name| gradient_name(name)).collect();
+        let mut outputs = Outputs::default();
+        outputs.push(LOSS, loss);
+        if let Some(norm) = norm {
+            outputs.push(GRADIENT_NORM, norm);
+        }
+        outputs.extend_others(graph, |name| name == LOSS || gradient_names.contains(name));
+        let mut aliases = outputs.aliases(graph);
+        let inputs = b.graph().inputs.iter().enumerate();
+        let position: BTreeMap<ValueId, usize> = inputs.map(|(position, &input)| (input, position)).collect();
+        for ((&old, &new), name) in params.iter().zip(&new_params).zip(&names) {
+            aliases.push((position[&old], outputs.push(name, new)));
+        }
+        for (old, new) in states.iter().flatten().zip(new_states.iter().flatten()) {
+            let name = b.graph().value(*old).name.clone();
+            aliases.push((position[old], outputs.push(&name, *new)));
+        }
+        for &(name, new) in scales {
+            let old = b.graph().input_named(name).expect("loss scaling reads its states");
+            aliases.push((position[&old], outputs.push(name, new)));
+        }
+        if options.output_gradients {
+            for (name, &gradient) in names.iter().zip(&gradients) {
+                outputs.push(&gradient_name(name), gradient);
             }
         }
-        new_params.push(new);
-        new_states.push(updated);
+        let mut graph = outputs.finish(b);
+        graph.aliases = aliases;
+        graph_edit::prune(graph)
     }
-    b.path = "optimizer".to_string();
-    b.stage = 0;
-    let scales = match (&scaler, good) {
-        (Some(scaler), Some(good)) => scaler.next(&mut b, good)?,
-        _ => Vec::new(),
-    };
-
-    let mut outputs = Outputs::default();
-    outputs.push(LOSS, loss);
-    if let Some(norm) = applied {
-        outputs.push(GRADIENT_NORM, norm);
-    }
-    outputs.extend_others(graph, |name| name == LOSS || gradient_names.contains(name));
-    let mut aliases = outputs.aliases(graph);
-    let inputs = b.graph().inputs.iter().enumerate();
-    let position: BTreeMap<ValueId, usize> = inputs.map(|(position, &input)| (input, position)).collect();
-    for ((&old, &new), name) in params.iter().zip(&new_params).zip(&names) {
-        aliases.push((position[&old], outputs.push(name, new)));
-    }
-    for (old, new) in states.iter().flatten().zip(new_states.iter().flatten()) {
-        let name = b.graph().value(*old).name.clone();
-        aliases.push((position[old], outputs.push(&name, *new)));
-    }
-    for (name, new) in scales {
-        let old = b.graph().input_named(name).expect("loss scaling reads its states");
-        aliases.push((position[&old], outputs.push(name, new)));
-    }
-    if options.output_gradients {
-        for (name, &gradient) in names.iter().zip(&gradients) {
-            outputs.push(&gradient_name(name), gradient);
-        }
-    }
-    let mut graph = outputs.finish(b);
-    graph.aliases = aliases;
-    Ok(graph_edit::prune(graph))
 }
 
 /// The square root of the sum of all squares, parameter by parameter, in order.
