@@ -54,120 +54,134 @@ fn is_word_byte(byte: u8) -> bool {
 /// Splits the source into tokens. E140 for text that begins no token, an unfinished string, and unpaired
 /// brackets.
 pub fn tokenize(source: &Source) -> Result<Tokens> {
-    let text = source.text;
-    let bytes = text.as_bytes();
-    let mut list: Vec<Token> = Vec::with_capacity(bytes.len() / 4);
-    let mut closing = Vec::with_capacity(bytes.len() / 4);
-    let mut open: Vec<usize> = Vec::new();
-    let mut at = 0;
-    while at < bytes.len() {
-        let start = at;
-        let byte = bytes[at];
-        let run = |mut from: usize, accepts: fn(u8) -> bool| {
-            while from < bytes.len() && accepts(bytes[from]) {
-                from += 1;
-            }
-            from
-        };
-        let kind = match byte {
+    let length = source.text.len();
+    let mut lexer = Lexer {
+        source,
+        bytes: source.text.as_bytes(),
+        at: 0,
+        list: Vec::with_capacity(length / 4),
+        closing: Vec::with_capacity(length / 4),
+        open: Vec::new(),
+    };
+    while lexer.at < length {
+        let start = lexer.at;
+        let Some(kind) = lexer.pass(start)? else { continue };
+        if lexer.at == start + 1 && matches!(kind, Kind::Value | Kind::Symbol) {
+            return Err(source.error("E140", "a name is missing", start));
+        }
+        if let Kind::Mark(bracket) = kind {
+            lexer.pair(bracket, start)?;
+        }
+        lexer.add(kind, start);
+    }
+    if let Some(&from) = lexer.open.last() {
+        let Token { start, end, .. } = lexer.list[from];
+        return Err(source.error("E140", format!("`{}` is never closed", &source.text[start..end]), start));
+    }
+    lexer.add(Kind::End, length);
+    Ok(Tokens { list: lexer.list, closing: lexer.closing })
+}
+
+/// The tokens before a position.
+struct Lexer<'a> {
+    source: &'a Source<'a>,
+    bytes: &'a [u8],
+    at: usize,
+    list: Vec<Token>,
+    closing: Vec<usize>,
+    /// The tokens of brackets that are not closed yet.
+    open: Vec<usize>,
+}
+
+impl Lexer<'_> {
+    /// Moves behind the token, the space or the comment that begins at `start`. The kind of the token; `None` for others.
+    fn pass(&mut self, start: usize) -> Result<Option<Kind>> {
+        let byte = self.bytes[start];
+        let next = self.bytes.get(start + 1).copied();
+        let is_name_byte = |b| is_word_byte(b) || b == b'-';
+        let (kind, end) = match byte {
             b' ' | b'\t' | b'\r' | b'\n' => {
-                at += 1;
-                continue;
+                self.at += 1;
+                return Ok(None);
             }
-            b'/' if bytes.get(at + 1) == Some(&b'/') => {
-                at = run(at, |b| b != b'\n');
-                continue;
+            b'/' if next == Some(b'/') => {
+                self.at = self.run(start, |b| b != b'\n');
+                return Ok(None);
             }
-            b'"' => {
-                at = string_end(source, start)?;
-                Kind::Text
+            b'"' => (Kind::Text, string_end(self.source, start)?),
+            b'-' if next == Some(b'>') => (Kind::Arrow, start + 2),
+            b'0'..=b'9' => (Kind::Number, number_end(self.bytes, start)),
+            b'-' | b'+' if next.is_some_and(|b| b.is_ascii_digit()) => {
+                (Kind::Number, number_end(self.bytes, start + 1))
             }
-            b'-' if bytes.get(at + 1) == Some(&b'>') => {
-                at += 2;
-                Kind::Arrow
-            }
-            b'0'..=b'9' => {
-                at = number_end(bytes, at);
-                Kind::Number
-            }
-            b'-' | b'+' if bytes.get(at + 1).is_some_and(u8::is_ascii_digit) => {
-                at = number_end(bytes, at + 1);
-                Kind::Number
-            }
-            b'a'..=b'z' | b'A'..=b'Z' | b'_' => {
-                at = run(at, is_word_byte);
-                Kind::Word
-            }
-            b'%' => {
-                at = run(at + 1, |b| is_word_byte(b) || b == b'-');
-                if bytes.get(at) == Some(&b'#') && bytes.get(at + 1).is_some_and(u8::is_ascii_digit) {
-                    at = run(at + 1, |b| b.is_ascii_digit());
-                }
-                Kind::Value
-            }
-            b'@' if bytes.get(at + 1) == Some(&b'"') => {
-                at = string_end(source, at + 1)?;
-                Kind::Symbol
-            }
-            b'@' => {
-                at = run(at + 1, |b| is_word_byte(b) || b == b'-');
-                Kind::Symbol
-            }
-            b'#' => {
-                at = run(at + 1, is_word_byte);
-                Kind::Hash
-            }
-            b'^' => {
-                at = run(at + 1, is_word_byte);
-                Kind::Label
-            }
+            b'a'..=b'z' | b'A'..=b'Z' | b'_' => (Kind::Word, self.run(start, is_word_byte)),
+            b'%' => (Kind::Value, self.value_end(self.run(start + 1, is_name_byte))),
+            b'@' if next == Some(b'"') => (Kind::Symbol, string_end(self.source, start + 1)?),
+            b'@' => (Kind::Symbol, self.run(start + 1, is_name_byte)),
+            b'#' => (Kind::Hash, self.run(start + 1, is_word_byte)),
+            b'^' => (Kind::Label, self.run(start + 1, is_word_byte)),
             b'(' | b')' | b'[' | b']' | b'{' | b'}' | b'<' | b'>' | b',' | b':' | b'=' | b'?' | b'*'
-            | b'+' | b'-' | b'/' | b'!' | b'|' => {
-                at += 1;
-                Kind::Mark(byte as char)
-            }
+            | b'+' | b'-' | b'/' | b'!' | b'|' => (Kind::Mark(byte as char), start + 1),
             _ => {
-                let found = text[start..].chars().next().unwrap_or(' ');
-                return Err(source
+                let found = self.source.text[start..].chars().next().unwrap_or(' ');
+                return Err(self
+                    .source
                     .error("E140", "no token begins with this character", start)
                     .found(format!("{found:?}")));
             }
         };
-        if at == start + 1 && matches!(kind, Kind::Value | Kind::Symbol) {
-            return Err(source.error("E140", "a name is missing", start));
-        }
-        match kind {
-            Kind::Mark('(' | '[' | '{') => open.push(list.len()),
-            Kind::Mark(close @ (')' | ']' | '}')) => {
-                let Some(from) = open.pop() else {
-                    return Err(source.error("E140", format!("`{close}` has no opening bracket"), start));
-                };
-                let wanted = match bytes[list[from].start] {
-                    b'(' => ')',
-                    b'[' => ']',
-                    _ => '}',
-                };
-                if wanted != close {
-                    let (line, column) = source.position(list[from].start);
-                    return Err(source
-                        .error("E140", "brackets do not pair", start)
-                        .expected(format!("`{wanted}` for the bracket opened at {line}:{column}"))
-                        .found(format!("`{close}`")));
-                }
-                closing[from] = list.len();
-            }
-            _ => {}
-        }
-        list.push(Token { kind, start, end: at });
-        closing.push(usize::MAX);
+        self.at = end;
+        Ok(Some(kind))
     }
-    if let Some(&from) = open.last() {
-        let bracket = &text[list[from].start..list[from].end];
-        return Err(source.error("E140", format!("`{bracket}` is never closed"), list[from].start));
+
+    /// The position behind the bytes from `from` on that `accepts` holds for.
+    fn run(&self, mut from: usize, accepts: impl Fn(u8) -> bool) -> usize {
+        while from < self.bytes.len() && accepts(self.bytes[from]) {
+            from += 1;
+        }
+        from
     }
-    list.push(Token { kind: Kind::End, start: bytes.len(), end: bytes.len() });
-    closing.push(usize::MAX);
-    Ok(Tokens { list, closing })
+
+    /// The end of a value whose name ends here: behind the number of a result, if there is one.
+    fn value_end(&self, at: usize) -> usize {
+        if self.bytes.get(at) == Some(&b'#') && self.bytes.get(at + 1).is_some_and(u8::is_ascii_digit) {
+            return self.run(at + 1, |b| b.is_ascii_digit());
+        }
+        at
+    }
+
+    /// Notes a bracket that opens, or pairs one that closes with it; other characters are no brackets.
+    fn pair(&mut self, bracket: char, start: usize) -> Result<()> {
+        if let '(' | '[' | '{' = bracket {
+            self.open.push(self.list.len());
+        }
+        let (')' | ']' | '}') = bracket else { return Ok(()) };
+        let Some(from) = self.open.pop() else {
+            return Err(self.source.error("E140", format!("`{bracket}` has no opening bracket"), start));
+        };
+        let opening = self.list[from].start;
+        let wanted = match self.bytes[opening] {
+            b'(' => ')',
+            b'[' => ']',
+            _ => '}',
+        };
+        if wanted != bracket {
+            let (line, column) = self.source.position(opening);
+            return Err(self
+                .source
+                .error("E140", "brackets do not pair", start)
+                .expected(format!("`{wanted}` for the bracket opened at {line}:{column}"))
+                .found(format!("`{bracket}`")));
+        }
+        self.closing[from] = self.list.len();
+        Ok(())
+    }
+
+    /// Adds the token from `start` up to here.
+    fn add(&mut self, kind: Kind, start: usize) {
+        self.list.push(Token { kind, start, end: self.at });
+        self.closing.push(usize::MAX);
+    }
 }
 
 /// The byte position after the closing quote of the string that starts at `start`.
