@@ -244,20 +244,8 @@ impl Rewriting<'_> {
         let is_sum = |reducer: &Reducer| matches!(reducer, Reducer::Combiner(Combiner::Sum));
         match &node.op {
             Op::Constant(constant) => one(constant_parts(b, &constant.value)),
-            Op::Iota(iota) => {
-                let dtype = part_dtype(iota.ty.dtype).unwrap_or(iota.ty.dtype);
-                one(Parts {
-                    re: b.push1(Iota { ty: iota.ty.with_dtype(dtype), dim: iota.dim }, &[])?,
-                    im: None,
-                })
-            }
-            Op::Convert(op) => {
-                let Some(dtype) = part_dtype(op.dtype) else {
-                    return Ok(Some(vec![Twin::Real(b.convert(x[0].first(), op.dtype)?)]));
-                };
-                let Parts { re, im } = x[0].parts();
-                one(Parts { re: b.convert(re, dtype)?, im: im.map(|im| b.convert(im, dtype)).transpose()? })
-            }
+            Op::Iota(iota) => one(counted(b, iota)?),
+            Op::Convert(op) => some(Some(converted(b, op.dtype, x[0])?)),
             // To the same type, it is the identity without a gradient.
             Op::BitcastConvert(op) => match part_dtype(op.dtype) {
                 Some(dtype) if op.dtype == self.graph.ty(node.operands[0]).dtype => {
@@ -266,13 +254,9 @@ impl Rewriting<'_> {
                 _ => Ok(None),
             },
             Op::Unary(op) => some(elementwise::unary(b, op.kind, x[0].parts())?),
-            Op::Binary(op) => match op.kind {
-                BinaryKind::Add | BinaryKind::Subtract => {
-                    one(elementwise::sum(b, op.kind, x[0].parts(), x[1].parts())?)
-                }
-                BinaryKind::Multiply => one(bilinear(b, &node.op, x[0].parts(), x[1].parts())?),
-                BinaryKind::Divide => one(elementwise::divide(b, x[0].parts(), x[1].parts())?),
-                _ => Ok(None),
+            Op::Binary(op) => match binary(b, node, op.kind, x)? {
+                Some(parts) => one(parts),
+                None => Ok(None),
             },
             Op::Special(op) => some(elementwise::special(b, op.kind, x)?),
             Op::Compare(op) => {
@@ -315,15 +299,8 @@ impl Rewriting<'_> {
                 let reducer = Reducer::Body(Box::new(rewritten(body, Border::Apart)?));
                 self.apart(node, Reduce { dims: dims.clone(), reducer }.into(), x)
             }
-            Op::While(op) => {
-                let [condition, body] =
-                    [&op.condition, &op.body].map(|region| rewritten(region, Border::Apart));
-                self.apart(node, While { condition: Box::new(condition?), body: Box::new(body?) }.into(), x)
-            }
-            Op::Case(op) => {
-                let branches = op.branches.iter().map(|branch| rewritten(branch, Border::Apart));
-                self.apart(node, Case { branches: branches.collect::<Result<_>>()? }.into(), x)
-            }
+            Op::While(op) => self.apart(node, loop_apart(op)?.into(), x),
+            Op::Case(op) => self.apart(node, branches_apart(op)?.into(), x),
             Op::OptimizationBarrier(_) => self.apart(node, node.op.clone(), x),
             Op::Scatter(_)
             | Op::ReduceWindow(_)
@@ -455,6 +432,45 @@ fn each_part(b: &mut GraphBuilder, op: &Op, x: &[Twin]) -> Result<Parts> {
         });
     }
     Ok(Parts { re, im: Some(b.push1(op.clone(), &imaginary)?) })
+}
+
+/// The numbers along a dimension; their imaginary parts are zero.
+fn counted(b: &mut GraphBuilder, iota: &Iota) -> Result<Parts> {
+    let dtype = part_dtype(iota.ty.dtype).unwrap_or(iota.ty.dtype);
+    Ok(Parts { re: b.push1(Iota { ty: iota.ty.with_dtype(dtype), dim: iota.dim }, &[])?, im: None })
+}
+
+/// A value in another element type. A real one is the real part.
+fn converted(b: &mut GraphBuilder, to: DType, x: Twin) -> Result<Twin> {
+    let Some(dtype) = part_dtype(to) else {
+        return Ok(Twin::Real(b.convert(x.first(), to)?));
+    };
+    let Parts { re, im } = x.parts();
+    let re = b.convert(re, dtype)?;
+    Ok(Twin::Complex(Parts { re, im: im.map(|im| b.convert(im, dtype)).transpose()? }))
+}
+
+/// A function of two operands; `None` if it has no formula.
+fn binary(b: &mut GraphBuilder, node: &Node, kind: BinaryKind, x: &[Twin]) -> Result<Option<Parts>> {
+    let found = match kind {
+        BinaryKind::Add | BinaryKind::Subtract => elementwise::sum(b, kind, x[0].parts(), x[1].parts())?,
+        BinaryKind::Multiply => bilinear(b, &node.op, x[0].parts(), x[1].parts())?,
+        BinaryKind::Divide => elementwise::divide(b, x[0].parts(), x[1].parts())?,
+        _ => return Ok(None),
+    };
+    Ok(Some(found))
+}
+
+/// A loop that carries both parts.
+fn loop_apart(op: &While) -> Result<While> {
+    let [condition, body] = [&op.condition, &op.body].map(|region| rewritten(region, Border::Apart));
+    Ok(While { condition: Box::new(condition?), body: Box::new(body?) })
+}
+
+/// Branches that return both parts.
+fn branches_apart(op: &Case) -> Result<Case> {
+    let branches = op.branches.iter().map(|branch| rewritten(branch, Border::Apart));
+    Ok(Case { branches: branches.collect::<Result<_>>()? })
 }
 
 /// A product, elementwise or with sums, of the parts of its operands.
