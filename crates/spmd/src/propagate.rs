@@ -15,7 +15,7 @@ use crate::units::{Units, rules_of};
 use partita_base::{Diagnostic, Result};
 use partita_ir::ops::ManualComputation;
 use partita_ir::{Annotation, FactorKind, Graph, NodeId, Op, Phase, Role, Rule, ValueId};
-use partita_mesh::{AxisList, AxisRef, Mesh, Sharding};
+use partita_mesh::{AxisList, AxisRef, Combiner, Mesh, Sharding};
 use std::collections::BTreeMap;
 
 /// Why a dimension of a value has its axes.
@@ -71,6 +71,9 @@ impl Layouts {
     }
 }
 
+/// The axes over which a value is still to be combined.
+type PartialAxes = Vec<(AxisRef, Combiner)>;
+
 struct State<'a> {
     graph: &'a Graph,
     mesh: &'a Mesh,
@@ -100,108 +103,12 @@ pub fn propagate(graph: &Graph, mesh: &Mesh) -> Result<Layouts> {
 
 /// As [`propagate`], with the rules and units given.
 pub fn propagate_with(graph: &Graph, mesh: &Mesh, rules: &[Rule], units: &Units) -> Result<Layouts> {
-    let count = graph.values.len();
-    let mut state = State {
-        graph,
-        mesh,
-        rules,
-        axes: graph.values.iter().map(|v| vec![AxisList::new(); v.ty.rank()]).collect(),
-        open: graph.values.iter().map(|v| vec![true; v.ty.rank()]).collect(),
-        blocked: vec![Vec::new(); count],
-        by_element: vec![AxisList::new(); count],
-        causes: graph.values.iter().map(|v| vec![None; v.ty.rank()]).collect(),
-        uses: graph.uses(),
-        groups: groups::of(graph)?,
-        stale: vec![true; graph.nodes.len()],
-    };
-    let mut unreduced = vec![Vec::new(); count];
-    for id in graph.value_ids() {
-        if let Some(annotation) = &graph.value(id).annotation {
-            let annotation = on_mesh(graph, mesh, id, annotation)?;
-            state.pin_group(id, &annotation)?;
-            if graph.value(id).definition.is_none() {
-                state.blocked[id.index()].extend(annotation.sharding.partial_axes());
-                unreduced[id.index()].clone_from(&annotation.sharding.partial);
-            }
-        }
-    }
-    for node in &graph.nodes {
-        if let Op::ShardingConstraint(constraint) = &node.op {
-            let value = node.results[0];
-            let annotation = on_mesh(graph, mesh, value, &constraint.annotation)?;
-            state.pin_group(value, &annotation)?;
-        }
-        if let Op::ManualComputation(manual) = &node.op {
-            if manual.mesh_value.axes != mesh.axes || !manual.mesh_value.has_devices_of(mesh) {
-                return Err(Diagnostic::new("E216", "a manual computation is written for another mesh")
-                    .at(graph.describe(node.results[0]))
-                    .expected(mesh.to_string())
-                    .found(manual.mesh_value.to_string())
-                    .help(format!("run the program on its own mesh: --mesh {}", manual.mesh_value)));
-            }
-            for (&result, sharding) in node.results.iter().zip(&manual.out_shardings) {
-                let mut sharding = over_manual_axes(manual, sharding);
-                sharding.partial.clear();
-                let open = vec![false; sharding.dims.len()];
-                let origin = "manual computation".to_string();
-                let annotation = Annotation { mesh: manual.mesh, sharding, open, replicated: vec![], origin };
-                state.pin_group(result, &annotation)?;
-            }
-        }
-    }
-    // An output may be returned in another layout than its value has elsewhere.
-    let mut own: Vec<Option<Annotation>> = vec![None; graph.outputs.len()];
-    for (position, annotation) in graph.output_annotations.iter().enumerate() {
-        let Some(annotation) = annotation else { continue };
-        let output = graph.outputs[position];
-        let annotation = on_mesh(graph, mesh, output, annotation)?;
-        if let Err(error) = state.pin(output, &annotation) {
-            if error.code != CONTRADICTION {
-                return Err(error);
-            }
-            own[position] = Some(annotation.into_owned());
-        }
-    }
-    let forward = |node: NodeId| graph.node(node).phase == Phase::Forward;
-    let views = |node: NodeId| is_view(&rules[node.index()]);
-    let not_update = |node: NodeId| graph.node(node).phase != Phase::Update;
-    state.settle(&|node| forward(node) && views(node));
-    state.settle(&forward);
-    state.follow_originals();
-    state.follow_gradients();
-    state.settle(&not_update);
-    state.follow_aliases();
-    state.settle(&|_| true);
-    state.follow_aliases();
-    state.settle(&|_| true);
-    let with_units = |id: ValueId, axes: &dyn Fn(usize) -> AxisList| {
-        let mut sharding = Sharding::replicated(graph.ty(id).rank());
-        for (dim, entry) in sharding.dims.iter_mut().enumerate() {
-            (entry.axes, entry.unit) = (axes(dim), units.unit(id, dim));
-            let minor = entry.axes.iter().rev();
-            entry.by_element = minor.take_while(|axis| state.by_element[id.index()].contains(axis)).count();
-        }
-        sharding.normalise(mesh, &graph.ty(id).shape);
-        sharding
-    };
-    let shardings: Vec<Sharding> =
-        graph.value_ids().map(|id| with_units(id, &|dim| state.axes[id.index()][dim].clone())).collect();
-    let input = |&id: &ValueId| {
-        let mut sharding = shardings[id.index()].clone();
-        if !unreduced[id.index()].is_empty() {
-            sharding.partial.clone_from(&unreduced[id.index()]);
-            sharding.normalise(mesh, &graph.ty(id).shape);
-        }
-        sharding
-    };
-    let inputs = graph.inputs.iter().map(input).collect();
-    let output = |(&id, own): (&ValueId, &Option<Annotation>)| match own {
-        Some(annotation) => with_units(id, &|dim| annotation.sharding.dims[dim].axes.clone()),
-        None => shardings[id.index()].clone(),
-    };
-    let outputs = graph.outputs.iter().zip(&own).map(output).collect();
-    let (causes, by_element) = (state.causes, state.by_element);
-    Ok(Layouts { mesh: mesh.clone(), shardings, inputs, outputs, causes, by_element })
+    let mut state = State::of(graph, mesh, rules)?;
+    let unreduced = state.pin_values()?;
+    state.pin_nodes()?;
+    let own = state.pin_outputs()?;
+    state.settle_by_phase();
+    Ok(state.layouts(units, &unreduced, &own))
 }
 
 /// The code of two contradicting annotations.
@@ -224,7 +131,144 @@ fn is_view(rule: &Rule) -> bool {
     rule.factors.iter().all(|f| f.kind == FactorKind::Pass) && rule.operands.len() <= 3
 }
 
-impl State<'_> {
+impl<'a> State<'a> {
+    /// Every value replicated and open.
+    fn of(graph: &'a Graph, mesh: &'a Mesh, rules: &'a [Rule]) -> Result<State<'a>> {
+        let count = graph.values.len();
+        Ok(State {
+            graph,
+            mesh,
+            rules,
+            axes: graph.values.iter().map(|v| vec![AxisList::new(); v.ty.rank()]).collect(),
+            open: graph.values.iter().map(|v| vec![true; v.ty.rank()]).collect(),
+            blocked: vec![Vec::new(); count],
+            by_element: vec![AxisList::new(); count],
+            causes: graph.values.iter().map(|v| vec![None; v.ty.rank()]).collect(),
+            uses: graph.uses(),
+            groups: groups::of(graph)?,
+            stale: vec![true; graph.nodes.len()],
+        })
+    }
+
+    /// Pins annotated values. For each input, the axes over which it arrives partial.
+    fn pin_values(&mut self) -> Result<Vec<PartialAxes>> {
+        let (graph, mesh) = (self.graph, self.mesh);
+        let mut unreduced = vec![Vec::new(); graph.values.len()];
+        for id in graph.value_ids() {
+            if let Some(annotation) = &graph.value(id).annotation {
+                let annotation = on_mesh(graph, mesh, id, annotation)?;
+                self.pin_group(id, &annotation)?;
+                if graph.value(id).definition.is_none() {
+                    self.blocked[id.index()].extend(annotation.sharding.partial_axes());
+                    unreduced[id.index()].clone_from(&annotation.sharding.partial);
+                }
+            }
+        }
+        Ok(unreduced)
+    }
+
+    /// Pins the results of sharding constraints and manual computations.
+    fn pin_nodes(&mut self) -> Result<()> {
+        let (graph, mesh) = (self.graph, self.mesh);
+        for node in &graph.nodes {
+            if let Op::ShardingConstraint(constraint) = &node.op {
+                let value = node.results[0];
+                let annotation = on_mesh(graph, mesh, value, &constraint.annotation)?;
+                self.pin_group(value, &annotation)?;
+            }
+            if let Op::ManualComputation(manual) = &node.op {
+                if manual.mesh_value.axes != mesh.axes || !manual.mesh_value.has_devices_of(mesh) {
+                    return Err(Diagnostic::new("E216", "a manual computation is written for another mesh")
+                        .at(graph.describe(node.results[0]))
+                        .expected(mesh.to_string())
+                        .found(manual.mesh_value.to_string())
+                        .help(format!("run the program on its own mesh: --mesh {}", manual.mesh_value)));
+                }
+                for (&result, sharding) in node.results.iter().zip(&manual.out_shardings) {
+                    let mut sharding = over_manual_axes(manual, sharding);
+                    sharding.partial.clear();
+                    let open = vec![false; sharding.dims.len()];
+                    let (replicated, origin) = (vec![], "manual computation".to_string());
+                    let annotation = Annotation { mesh: manual.mesh, sharding, open, replicated, origin };
+                    self.pin_group(result, &annotation)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Pins annotated outputs. An output may be returned in another layout than its value has elsewhere: for each, an
+    /// annotation of its own.
+    fn pin_outputs(&mut self) -> Result<Vec<Option<Annotation>>> {
+        let (graph, mesh) = (self.graph, self.mesh);
+        let mut own: Vec<Option<Annotation>> = vec![None; graph.outputs.len()];
+        for (position, annotation) in graph.output_annotations.iter().enumerate() {
+            let Some(annotation) = annotation else { continue };
+            let output = graph.outputs[position];
+            let annotation = on_mesh(graph, mesh, output, annotation)?;
+            if let Err(error) = self.pin(output, &annotation) {
+                if error.code != CONTRADICTION {
+                    return Err(error);
+                }
+                own[position] = Some(annotation.into_owned());
+            }
+        }
+        Ok(own)
+    }
+
+    /// The forward pass settles first, then the backward pass, the update last.
+    fn settle_by_phase(&mut self) {
+        let (graph, rules) = (self.graph, self.rules);
+        let forward = |node: NodeId| graph.node(node).phase == Phase::Forward;
+        let views = |node: NodeId| is_view(&rules[node.index()]);
+        let not_update = |node: NodeId| graph.node(node).phase != Phase::Update;
+        self.settle(&|node| forward(node) && views(node));
+        self.settle(&forward);
+        self.follow_originals();
+        self.follow_gradients();
+        self.settle(&not_update);
+        self.follow_aliases();
+        self.settle(&|_| true);
+        self.follow_aliases();
+        self.settle(&|_| true);
+    }
+
+    /// A value over these axes of each dimension.
+    fn sharding(&self, id: ValueId, units: &Units, axes: &dyn Fn(usize) -> AxisList) -> Sharding {
+        let ty = self.graph.ty(id);
+        let mut sharding = Sharding::replicated(ty.rank());
+        for (dim, entry) in sharding.dims.iter_mut().enumerate() {
+            (entry.axes, entry.unit) = (axes(dim), units.unit(id, dim));
+            let minor = entry.axes.iter().rev();
+            entry.by_element = minor.take_while(|axis| self.by_element[id.index()].contains(axis)).count();
+        }
+        sharding.normalise(self.mesh, &ty.shape);
+        sharding
+    }
+
+    /// The layouts, with the axes over which inputs arrive partial, and annotations of single outputs.
+    fn layouts(self, units: &Units, unreduced: &[PartialAxes], own: &[Option<Annotation>]) -> Layouts {
+        let (graph, mesh) = (self.graph, self.mesh);
+        let of_value = |id: ValueId| self.sharding(id, units, &|dim| self.axes[id.index()][dim].clone());
+        let shardings: Vec<Sharding> = graph.value_ids().map(of_value).collect();
+        let input = |&id: &ValueId| {
+            let mut sharding = shardings[id.index()].clone();
+            if !unreduced[id.index()].is_empty() {
+                sharding.partial.clone_from(&unreduced[id.index()]);
+                sharding.normalise(mesh, &graph.ty(id).shape);
+            }
+            sharding
+        };
+        let inputs = graph.inputs.iter().map(input).collect();
+        let output = |(&id, own): (&ValueId, &Option<Annotation>)| match own {
+            Some(annotation) => self.sharding(id, units, &|dim| annotation.sharding.dims[dim].axes.clone()),
+            None => shardings[id.index()].clone(),
+        };
+        let outputs = graph.outputs.iter().zip(own).map(output).collect();
+        let (causes, by_element) = (self.causes, self.by_element);
+        Layouts { mesh: mesh.clone(), shardings, inputs, outputs, causes, by_element }
+    }
+
     fn pin(&mut self, value: ValueId, annotation: &Annotation) -> Result<()> {
         let ty = self.graph.ty(value);
         let sharding = &annotation.sharding;
