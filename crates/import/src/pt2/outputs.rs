@@ -36,87 +36,15 @@ impl Lowering<'_> {
     ) -> Result<ImportedModel> {
         self.cx.builder.path = String::new();
         self.cx.builder.location = None;
-        let specs = &file.program.graph_module.signature.output_specs;
-        let is_user = |spec: &&OutputSpec| {
-            matches!(spec, OutputSpec::UserOutput { .. } | OutputSpec::LossOutput { .. })
-        };
-        let user_names = places::output_names(&file.program, specs.iter().filter(is_user).count());
-        let mut user_names = user_names.into_iter();
-        let mut user: Vec<(String, ValueId)> = Vec::new();
-        let mut others: Vec<(String, ValueId)> = Vec::new();
-        let mut replaced: IndexMap<String, ValueId> = IndexMap::new();
-        let mut stated_loss = None;
-        for spec in specs {
-            match spec {
-                OutputSpec::UserOutput { arg } => {
-                    let name = user_names.next().unwrap_or_default();
-                    if let Argument::Tensor(tensor) = arg {
-                        user.push((name, self.read_output(scope, tensor)?));
-                    }
-                }
-                OutputSpec::LossOutput { arg } => {
-                    let name = user_names.next().unwrap_or_default();
-                    stated_loss = Some(name.clone());
-                    user.push((name, self.read_output(scope, &arg.name)?));
-                }
-                OutputSpec::GradientToParameter { arg, parameter_name: of }
-                | OutputSpec::GradientToUserInput { arg, user_input_name: of } => {
-                    others.push((gradient_name(of), self.read_output(scope, &arg.name)?));
-                }
-                OutputSpec::BufferMutation { arg, buffer_name } => {
-                    replaced.insert(buffer_name.clone(), self.read_output(scope, &arg.name)?);
-                }
-                OutputSpec::ParameterMutation { parameter_name, .. } => {
-                    return Err(changed_parameter(parameter_name));
-                }
-                OutputSpec::UserInputMutation { .. } | OutputSpec::Token {} => {}
-            }
-        }
-        for (name, (_, tensor, _)) in &stored.buffers {
-            if self.tensors.changes(*tensor) > 0 && !replaced.contains_key(name) {
-                replaced.insert(name.clone(), self.tensors.read(&mut self.cx.builder, *tensor, true)?);
-            }
-        }
-        for (name, (_, tensor, _)) in stored.params.iter().chain(&stored.frozen) {
-            if self.tensors.changes(*tensor) > 0 {
-                return Err(changed_parameter(name));
-            }
-        }
-        let chosen = stated_loss.or(options.loss.clone());
-        let loss = choose_loss(&self.cx.builder, &user, chosen, options.may_lack_loss)?;
-        // What the file returns has names of its own beside the loss and the gradients of a step.
-        let returned: BTreeSet<String> = user.iter().chain(&others).map(|(name, _)| name.clone()).collect();
-        let own =
-            |(name, value): (String, ValueId)| (name_of_user(&name, |name| returned.contains(name)), value);
-        let (mut user, mut others): (Vec<_>, Vec<_>) =
-            (user.into_iter().map(own).collect(), others.into_iter().map(own).collect());
-        let gradients: BTreeSet<String> = others.iter().map(|(name, _)| name.clone()).collect();
-        if let Some(loss) = loss {
-            user[loss].0 = LOSS.to_string();
-        }
-        let outputs: Vec<String> = user.iter().map(|(name, _)| name.clone()).collect();
-        // States are inputs that an output of the same name replaces.
-        let mut states = Vec::new();
-        for (name, (value, _, tensor)) in &stored.frozen {
-            states.push(State { name: name.clone(), initial: tensor.as_pairs(), is_frozen_parameter: true });
-            others.push((name.clone(), *value));
-        }
-        for (name, new) in replaced {
-            let Some((value, _, tensor)) = stored.buffers.get(&name) else {
-                return Err(Diagnostic::new("E357", format!("`{name}` is replaced, but is not a buffer"))
-                    .expected("a buffer of the module")
-                    .found("none of this name"));
-            };
-            let input = become_input(&mut self.cx.builder, *value, &name);
-            user.iter_mut()
-                .chain(&mut others)
-                .filter(|(_, v)| v.index() == value.index())
-                .for_each(|(_, v)| *v = input);
-            let new = if new.index() == value.index() { input } else { new };
-            let initial = tensor.as_pairs();
-            states.push(State { name: name.clone(), initial, is_frozen_parameter: false });
-            others.push((name, new));
-        }
+        let mut returned = self.returned(file, scope)?;
+        self.add_changes_in_place(&stored, &mut returned.replaced)?;
+        let chosen = returned.stated_loss.clone().or(options.loss.clone());
+        let loss = choose_loss(&self.cx.builder, &returned.user, chosen, options.may_lack_loss)?;
+        let mut returned = returned.beside_loss(loss);
+        let gradients: BTreeSet<String> = returned.others.iter().map(|(name, _)| name.clone()).collect();
+        let outputs: Vec<String> = returned.user.iter().map(|(name, _)| name.clone()).collect();
+        let states = self.states(&stored, &mut returned)?;
+        let Returned { mut user, others, .. } = returned;
         user.extend(others);
         let mut model = self.cx.finish(user)?;
         model.forward = complex_as_pairs(graph_edit::prune(model.forward))?;
@@ -131,25 +59,144 @@ impl Lowering<'_> {
         }
         model.forward = recognise_attention(&model.forward)?;
         alias_states(&mut model, &states)?;
-        for (name, (_, _, tensor)) in &stored.params {
-            let (ty, init) = (tensor.as_pairs().ty, usual_init(name, tensor.ty.rank()));
-            model.params.insert(name.clone(), ParamSpec { ty, init, stream: stream_of(name), stored: None });
-        }
-        let kept = |state: &State| {
-            let ty = state.initial.ty.clone();
-            (state.name.clone(), ParamSpec::stored(&state.name, ty, state.initial.clone()))
-        };
-        model.states = states.iter().map(kept).collect();
+        declare_stored(&mut model, &stored, &states);
         model.ties = stored.ties;
         model.modules = self.modules;
         partita_ir::verify::verify(&model.forward)?;
         let weights =
             stored.params.into_iter().map(|(name, (_, _, tensor))| (name, tensor.as_pairs())).collect();
+        let specs = &file.program.graph_module.signature.output_specs;
         let loss_name = loss.map(|position| user_name(file, position, specs));
         let (sizes, notes) = (self.extents, self.notes);
         let (state_dict, loss) = (file.weights.clone(), loss_name);
         Ok(ImportedModel { model, weights, states, inputs, outputs, loss, sizes, state_dict, notes })
     }
+
+    /// What the program returns, by name.
+    fn returned(&mut self, file: &Pt2, scope: &Scope) -> Result<Returned> {
+        let specs = &file.program.graph_module.signature.output_specs;
+        let is_user = |spec: &&OutputSpec| {
+            matches!(spec, OutputSpec::UserOutput { .. } | OutputSpec::LossOutput { .. })
+        };
+        let user_names = places::output_names(&file.program, specs.iter().filter(is_user).count());
+        let mut user_names = user_names.into_iter();
+        let mut returned = Returned::default();
+        for spec in specs {
+            match spec {
+                OutputSpec::UserOutput { arg } => {
+                    let name = user_names.next().unwrap_or_default();
+                    if let Argument::Tensor(tensor) = arg {
+                        returned.user.push((name, self.read_output(scope, tensor)?));
+                    }
+                }
+                OutputSpec::LossOutput { arg } => {
+                    let name = user_names.next().unwrap_or_default();
+                    returned.stated_loss = Some(name.clone());
+                    returned.user.push((name, self.read_output(scope, &arg.name)?));
+                }
+                OutputSpec::GradientToParameter { arg, parameter_name: of }
+                | OutputSpec::GradientToUserInput { arg, user_input_name: of } => {
+                    returned.others.push((gradient_name(of), self.read_output(scope, &arg.name)?));
+                }
+                OutputSpec::BufferMutation { arg, buffer_name } => {
+                    returned.replaced.insert(buffer_name.clone(), self.read_output(scope, &arg.name)?);
+                }
+                OutputSpec::ParameterMutation { parameter_name, .. } => {
+                    return Err(changed_parameter(parameter_name));
+                }
+                OutputSpec::UserInputMutation { .. } | OutputSpec::Token {} => {}
+            }
+        }
+        Ok(returned)
+    }
+
+    /// Adds the buffers that ops change in place. E356 if a parameter is changed.
+    fn add_changes_in_place(
+        &mut self,
+        stored: &Stored,
+        replaced: &mut IndexMap<String, ValueId>,
+    ) -> Result<()> {
+        for (name, (_, tensor, _)) in &stored.buffers {
+            if self.tensors.changes(*tensor) > 0 && !replaced.contains_key(name) {
+                replaced.insert(name.clone(), self.tensors.read(&mut self.cx.builder, *tensor, true)?);
+            }
+        }
+        for (name, (_, tensor, _)) in stored.params.iter().chain(&stored.frozen) {
+            if self.tensors.changes(*tensor) > 0 {
+                return Err(changed_parameter(name));
+            }
+        }
+        Ok(())
+    }
+
+    /// States are inputs that an output of the same name replaces: those outputs are added to the others.
+    fn states(&mut self, stored: &Stored, returned: &mut Returned) -> Result<Vec<State>> {
+        let Returned { user, others, replaced, .. } = returned;
+        let mut states = Vec::new();
+        for (name, (value, _, tensor)) in &stored.frozen {
+            states.push(State { name: name.clone(), initial: tensor.as_pairs(), is_frozen_parameter: true });
+            others.push((name.clone(), *value));
+        }
+        for (name, &new) in replaced.iter() {
+            let Some((value, _, tensor)) = stored.buffers.get(name) else {
+                return Err(Diagnostic::new("E357", format!("`{name}` is replaced, but is not a buffer"))
+                    .expected("a buffer of the module")
+                    .found("none of this name"));
+            };
+            let input = become_input(&mut self.cx.builder, *value, name);
+            user.iter_mut()
+                .chain(others.iter_mut())
+                .filter(|(_, v)| v.index() == value.index())
+                .for_each(|(_, v)| *v = input);
+            let new = if new.index() == value.index() { input } else { new };
+            let initial = tensor.as_pairs();
+            states.push(State { name: name.clone(), initial, is_frozen_parameter: false });
+            others.push((name.clone(), new));
+        }
+        Ok(states)
+    }
+}
+
+/// What a program returns, by name.
+#[derive(Default)]
+struct Returned {
+    /// What its caller gets.
+    user: Vec<(String, ValueId)>,
+    /// Gradients, then new states.
+    others: Vec<(String, ValueId)>,
+    /// The new values of buffers.
+    replaced: IndexMap<String, ValueId>,
+    /// The output that the file calls the loss.
+    stated_loss: Option<String>,
+}
+
+impl Returned {
+    /// What the file returns has names of its own beside the loss and the gradients of a step.
+    fn beside_loss(self, loss: Option<usize>) -> Returned {
+        let Returned { user, others, replaced, stated_loss } = self;
+        let returned: BTreeSet<String> = user.iter().chain(&others).map(|(name, _)| name.clone()).collect();
+        let own =
+            |(name, value): (String, ValueId)| (name_of_user(&name, |name| returned.contains(name)), value);
+        let (mut user, others): (Vec<_>, Vec<_>) =
+            (user.into_iter().map(own).collect(), others.into_iter().map(own).collect());
+        if let Some(loss) = loss {
+            user[loss].0 = LOSS.to_string();
+        }
+        Returned { user, others, replaced, stated_loss }
+    }
+}
+
+/// Declares parameters and states with the values that they have in the file.
+fn declare_stored(model: &mut Model, stored: &Stored, states: &[State]) {
+    for (name, (_, _, tensor)) in &stored.params {
+        let (ty, init) = (tensor.as_pairs().ty, usual_init(name, tensor.ty.rank()));
+        model.params.insert(name.clone(), ParamSpec { ty, init, stream: stream_of(name), stored: None });
+    }
+    let kept = |state: &State| {
+        let ty = state.initial.ty.clone();
+        (state.name.clone(), ParamSpec::stored(&state.name, ty, state.initial.clone()))
+    };
+    model.states = states.iter().map(kept).collect();
 }
 
 /// The name of a user output before the loss was renamed.
