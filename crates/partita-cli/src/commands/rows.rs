@@ -9,7 +9,7 @@ use crate::run::answer;
 use partita::predict::Blocks;
 use partita::predict::fit::{Run, fit, held_out_rows, held_out_sources, mean_and_tail, sources, spearman};
 use partita::predict::rows::{Measured, read};
-use partita::predict::step::{Priced, Software};
+use partita::predict::step::{Forecast, Priced, Software};
 use partita_base::{Diagnostic, Result};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -141,6 +141,45 @@ fn mean_of(errors: impl IntoIterator<Item = f64>) -> Option<f64> {
 }
 
 fn predict(measured: &[Measured]) -> Rows {
+    let (runs, reasons) = priced(measured);
+    let (by_row, by_source) = (held_out_rows(&runs), held_out_sources(&runs));
+    let mut summary = Vec::new();
+    let mut software_of: BTreeMap<String, Software> = BTreeMap::new();
+    for source in sources(&runs) {
+        let of: Vec<&Run> = runs.iter().filter(|run| run.measured.source == source).collect();
+        let timed: Vec<&Run> =
+            of.iter().copied().filter(|run| run.error(&Software::default()).is_some()).collect();
+        let software = fit(&timed);
+        software_of.insert(source.clone(), software);
+        summary.push(summary_of(source, &timed, &software, &by_row, &by_source));
+    }
+    let mut rows = Vec::new();
+    let mut memory = Memory::of(measured);
+    for row in measured {
+        let run = runs.iter().find(|run| run.measured.row == row.row);
+        let forecast = run.and_then(|run| run.forecast(&software_of[&row.source]).ok());
+        let runs_out = run.zip(forecast.as_ref()).map(|(run, forecast)| memory.runs_out(row, run, forecast));
+        memory.count(row, forecast.as_ref(), runs_out);
+        let why_not = reasons.get(row.row.as_str()).cloned();
+        rows.push(predicted(row, run, forecast, runs_out, why_not));
+    }
+    let Memory { errors, ran_out, false_alarms, .. } = memory;
+    for source in &mut summary {
+        source.memory = errors.get(source.source.as_str()).and_then(|errors| mean_of(errors.clone()));
+    }
+    Rows {
+        rows,
+        sources: summary,
+        held_out_rows: mean_and_tail(by_row.into_values()),
+        held_out_sources: mean_and_tail(by_source.into_values()),
+        memory: mean_of(errors.into_values().flatten()),
+        ran_out,
+        false_alarms,
+    }
+}
+
+/// The runs that can be predicted, and why others cannot, by the names of their rows.
+fn priced(measured: &[Measured]) -> (Vec<Run<'_>>, BTreeMap<&str, String>) {
     let mut blocks = Blocks::default();
     let mut reasons: BTreeMap<&str, String> = BTreeMap::new();
     let mut runs: Vec<Run> = Vec::new();
@@ -156,100 +195,113 @@ fn predict(measured: &[Measured]) -> Rows {
             },
         }
     }
-    let (by_row, by_source) = (held_out_rows(&runs), held_out_sources(&runs));
-    let mut summary = Vec::new();
-    let mut software_of: BTreeMap<String, Software> = BTreeMap::new();
-    for source in sources(&runs) {
-        let of: Vec<&Run> = runs.iter().filter(|run| run.measured.source == source).collect();
-        let timed: Vec<&Run> =
-            of.iter().copied().filter(|run| run.error(&Software::default()).is_some()).collect();
-        let software = fit(&timed);
-        software_of.insert(source.clone(), software);
-        let errors = |from: &BTreeMap<String, f64>| -> Vec<f64> {
-            timed.iter().filter_map(|run| from.get(&run.measured.row).copied()).collect()
-        };
-        let fitted = mean_of(timed.iter().filter_map(|run| run.error(&software)));
-        let held: Vec<f64> = errors(&by_row);
-        let unseen = errors(&by_source);
-        let per_token = |run: &Run| -> Option<(f64, f64)> {
-            let scale = run.measured.tokens / run.measured.ranks as f64;
-            let predicted = run.priced.seconds(run.job, &software).ok()?.step_s;
-            Some((scale / predicted, scale / run.measured.step_s?))
-        };
-        let pairs: Vec<(f64, f64)> = timed.iter().filter_map(|run| per_token(run)).collect();
-        summary.push(Source {
-            source,
-            rows: timed.len(),
-            compute: software.compute,
-            communication: software.communication,
-            launch_s: software.launch_s,
-            fitted,
-            held_out: mean_and_tail(held),
-            unseen: mean_of(unseen),
-            spearman: spearman(&pairs),
-            memory: None,
-        });
+    (runs, reasons)
+}
+
+/// The timed runs of a source, with the constants that fit them, and the errors of held-out rows and sources by row.
+fn summary_of(
+    source: String,
+    timed: &[&Run],
+    software: &Software,
+    by_row: &BTreeMap<String, f64>,
+    by_source: &BTreeMap<String, f64>,
+) -> Source {
+    let errors = |from: &BTreeMap<String, f64>| -> Vec<f64> {
+        timed.iter().filter_map(|run| from.get(&run.measured.row).copied()).collect()
+    };
+    let per_token = |run: &Run| -> Option<(f64, f64)> {
+        let scale = run.measured.tokens / run.measured.ranks as f64;
+        let predicted = run.priced.seconds(run.job, software).ok()?.step_s;
+        Some((scale / predicted, scale / run.measured.step_s?))
+    };
+    let pairs: Vec<(f64, f64)> = timed.iter().filter_map(|run| per_token(run)).collect();
+    Source {
+        source,
+        rows: timed.len(),
+        compute: software.compute,
+        communication: software.communication,
+        launch_s: software.launch_s,
+        fitted: mean_of(timed.iter().filter_map(|run| run.error(software))),
+        held_out: mean_and_tail(errors(by_row)),
+        unseen: mean_of(errors(by_source)),
+        spearman: spearman(&pairs),
+        memory: None,
     }
-    let mut rows = Vec::new();
-    let whole_device: BTreeSet<&str> = measured
-        .iter()
-        .filter(|row| row.memory.as_ref().is_some_and(|(_, kind)| kind.contains("nvidia-smi")))
-        .map(|row| row.source.as_str())
-        .collect();
-    let (mut ran_out, mut false_alarms) = ([0, 0], Vec::new());
-    let mut memory: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for row in measured {
-        let run = runs.iter().find(|run| run.measured.row == row.row);
-        let forecast = run.and_then(|run| run.forecast(&software_of[&row.source]).ok());
-        let bytes = forecast.as_ref().map(|forecast| forecast.fullest().total());
-        let beside = if whole_device.contains(row.source.as_str()) { DEVICE_BYTES } else { CONTEXT_BYTES };
-        let runs_out = run.zip(forecast.as_ref()).map(|(run, forecast)| {
-            let fullest = forecast.fullest();
-            let needed = match run.measured.is_made_to_fit {
-                true => fullest.parameters + fullest.gradients + fullest.optimizer_state,
-                false => fullest.total() + beside,
-            };
-            // What is not published may have been what makes the step fit.
-            run.measured.is_recompute_known && needed > run.cluster.memory_bytes() as f64
-        });
+}
+
+/// Predicted memory beside measured memory, over the rows so far.
+struct Memory<'a> {
+    /// Sources that measured whole devices.
+    whole_device: BTreeSet<&'a str>,
+    /// Relative errors, by source.
+    errors: BTreeMap<&'a str, Vec<f64>>,
+    /// As [`Rows::ran_out`].
+    ran_out: [usize; 2],
+    /// As [`Rows::false_alarms`].
+    false_alarms: Vec<String>,
+}
+
+impl<'a> Memory<'a> {
+    fn of(measured: &'a [Measured]) -> Memory<'a> {
+        let whole_device: BTreeSet<&str> = measured
+            .iter()
+            .filter(|row| row.memory.as_ref().is_some_and(|(_, kind)| kind.contains("nvidia-smi")))
+            .map(|row| row.source.as_str())
+            .collect();
+        Memory { whole_device, errors: BTreeMap::new(), ran_out: [0, 0], false_alarms: Vec::new() }
+    }
+
+    /// Whether a run is predicted to run out of memory.
+    fn runs_out(&self, row: &Measured, run: &Run, forecast: &Forecast) -> bool {
+        let is_whole = self.whole_device.contains(row.source.as_str());
+        let beside = if is_whole { DEVICE_BYTES } else { CONTEXT_BYTES };
+        let fullest = forecast.fullest();
+        let needed = match run.measured.is_made_to_fit {
+            true => fullest.parameters + fullest.gradients + fullest.optimizer_state,
+            false => fullest.total() + beside,
+        };
+        // What is not published may have been what makes the step fit.
+        run.measured.is_recompute_known && needed > run.cluster.memory_bytes() as f64
+    }
+
+    fn count(&mut self, row: &'a Measured, forecast: Option<&Forecast>, runs_out: Option<bool>) {
+        let bytes = forecast.map(|forecast| forecast.fullest().total());
         if let (Some(bytes), Some((measured, kind))) = (bytes, &row.memory) {
             let beside = if kind.contains("nvidia-smi") { DEVICE_BYTES } else { 0.0 };
-            memory.entry(&row.source).or_default().push((bytes + beside) / measured - 1.0);
+            self.errors.entry(&row.source).or_default().push((bytes + beside) / measured - 1.0);
         }
         if row.ran_out {
-            ran_out[0] += 1;
-            ran_out[1] += usize::from(runs_out == Some(true));
+            self.ran_out[0] += 1;
+            self.ran_out[1] += usize::from(runs_out == Some(true));
         } else if runs_out == Some(true) {
-            false_alarms.push(row.row.clone());
+            self.false_alarms.push(row.row.clone());
         }
-        rows.push(Predicted {
-            row: row.row.clone(),
-            parts_s: forecast.as_ref().map(|forecast| {
-                let seconds = &forecast.seconds;
-                [seconds.compute_s, seconds.exposed_s, seconds.bubble_s]
-            }),
-            plain_s: run
-                .and_then(|run| run.priced.seconds(run.job, &Software::default()).ok())
-                .map(|seconds| seconds.step_s),
-            step_s: forecast.map(|forecast| forecast.seconds.step_s),
-            measured_s: row.step_s,
-            bytes,
-            measured_bytes: row.memory.as_ref().map(|(bytes, _)| *bytes),
-            runs_out,
-            why_not: reasons.get(row.row.as_str()).cloned(),
-        });
     }
-    for source in &mut summary {
-        source.memory = memory.get(source.source.as_str()).and_then(|errors| mean_of(errors.clone()));
-    }
-    Rows {
-        rows,
-        sources: summary,
-        held_out_rows: mean_and_tail(by_row.into_values()),
-        held_out_sources: mean_and_tail(by_source.into_values()),
-        memory: mean_of(memory.into_values().flatten()),
-        ran_out,
-        false_alarms,
+}
+
+/// A row of the answer.
+fn predicted(
+    row: &Measured,
+    run: Option<&Run>,
+    forecast: Option<Forecast>,
+    runs_out: Option<bool>,
+    why_not: Option<String>,
+) -> Predicted {
+    Predicted {
+        row: row.row.clone(),
+        parts_s: forecast.as_ref().map(|forecast| {
+            let seconds = &forecast.seconds;
+            [seconds.compute_s, seconds.exposed_s, seconds.bubble_s]
+        }),
+        plain_s: run
+            .and_then(|run| run.priced.seconds(run.job, &Software::default()).ok())
+            .map(|seconds| seconds.step_s),
+        bytes: forecast.as_ref().map(|forecast| forecast.fullest().total()),
+        step_s: forecast.map(|forecast| forecast.seconds.step_s),
+        measured_s: row.step_s,
+        measured_bytes: row.memory.as_ref().map(|(bytes, _)| *bytes),
+        runs_out,
+        why_not,
     }
 }
 
