@@ -152,16 +152,36 @@ pub(super) fn constant(graph: &Graph, value: ValueId) -> Option<Scalar> {
 pub(super) fn chain(graph: &Graph) -> Result<Chain, String> {
     let folds = || graph.nodes.iter().filter(|node| matches!(node.op, Op::Reduce(_)));
     let folded: Vec<ValueId> = folds().map(|node| node.operands[0]).collect();
-    let iterated = || graph.outputs.iter().chain(&folded).copied();
-    let shapes: IndexSet<&Vec<usize>> = iterated().map(|v| &graph.ty(v).shape).collect();
-    let shape = match shapes.into_iter().collect::<Vec<_>>()[..] {
-        [shape] if shape.len() <= MAX_RANK => shape.clone(),
-        [_] => return Err(format!("its results have more than {MAX_RANK} dimensions")),
-        [] => return Err("it has no results".into()),
-        [a, b, ..] => return Err(format!("its results have different shapes, {a:?} and {b:?}")),
-    };
+    let iterated: Vec<ValueId> = graph.outputs.iter().chain(&folded).copied().collect();
+    let shape = common_shape(graph, &iterated)?;
+    let reading = Reading::of(graph, shape.len(), &iterated)?;
+    let mut writing = Writing::of(&reading);
+    writing.compute()?;
+    let folds = folds().map(|node| writing.fold(node, &shape)).collect::<Option<Vec<EwFold>>>();
+    let folds = folds.ok_or("it reduces with a custom combiner")?;
+    let kept = writing.keep_outputs();
+    let Writing { registers, inputs, instructions, .. } = writing;
+    let program = ElementwiseProgram::with_folds(registers, inputs.len(), instructions, kept, folds);
+    let program = program.map_err(|error| match error.expected {
+        Some(expected) => format!("{}; a kernel takes {expected}", error.message),
+        None => error.message,
+    })?;
+    Ok(Chain { shape, program, inputs })
+}
 
-    // A broadcast constant is the same under any walk: for each value, the constant that fills it.
+/// The shape of all these values, over which a program iterates.
+fn common_shape(graph: &Graph, iterated: &[ValueId]) -> Result<Vec<usize>, String> {
+    let shapes: IndexSet<&Vec<usize>> = iterated.iter().map(|&v| &graph.ty(v).shape).collect();
+    match shapes.into_iter().collect::<Vec<_>>()[..] {
+        [shape] if shape.len() <= MAX_RANK => Ok(shape.clone()),
+        [_] => Err(format!("its results have more than {MAX_RANK} dimensions")),
+        [] => Err("it has no results".into()),
+        [a, b, ..] => Err(format!("its results have different shapes, {a:?} and {b:?}")),
+    }
+}
+
+/// For each value, the constant that fills it, if there is one: a broadcast constant is the same under any walk.
+fn fillings(graph: &Graph) -> Vec<Option<ValueId>> {
     let mut filled: Vec<Option<ValueId>> = vec![None; graph.values.len()];
     for node in &graph.nodes {
         let Some(&result) = node.results.first() else { continue };
@@ -181,62 +201,119 @@ pub(super) fn chain(graph: &Graph) -> Result<Chain, String> {
             | Traits::Refused => None,
         };
     }
-    let seen = |value: ValueId, walk: Walk| filled[value.index()].map_or((value, walk), |c| (c, Walk::new()));
+    filled
+}
 
-    // From the results back to the inputs: the walks by which each value is read.
-    let mut walks: Vec<IndexSet<Walk>> = vec![IndexSet::new(); graph.values.len()];
-    let along: Walk = (0..shape.len()).map(Some).collect();
-    for output in iterated() {
-        let (value, walk) = seen(output, along.clone());
-        walks[value.index()].insert(walk);
-    }
-    for node in graph.nodes.iter().rev() {
-        for (position, result) in node.results.iter().enumerate() {
-            for walk in walks[result.index()].clone() {
-                for number in operands_of(graph, node, position) {
-                    let operand = operand_walk(graph, node, number, &walk)
-                        .ok_or_else(|| obstacle(node, "is not an elementwise op"))?;
-                    let (value, walk) = seen(node.operands[number], operand);
-                    walks[value.index()].insert(walk);
+/// The walks by which the values of a graph are read.
+struct Reading<'g> {
+    graph: &'g Graph,
+    /// The walk of what is iterated over.
+    along: Walk,
+    /// For each value, the constant that fills it.
+    filled: Vec<Option<ValueId>>,
+    /// For each value, its walks.
+    walks: Vec<IndexSet<Walk>>,
+}
+
+impl<'g> Reading<'g> {
+    /// From the results back to the inputs.
+    fn of(graph: &'g Graph, rank: usize, iterated: &[ValueId]) -> Result<Reading<'g>, String> {
+        let walks = vec![IndexSet::new(); graph.values.len()];
+        let along = (0..rank).map(Some).collect();
+        let mut reading = Reading { graph, along, filled: fillings(graph), walks };
+        for &output in iterated {
+            reading.add(output, reading.along.clone());
+        }
+        for node in graph.nodes.iter().rev() {
+            for (position, result) in node.results.iter().enumerate() {
+                for walk in reading.walks[result.index()].clone() {
+                    for number in operands_of(graph, node, position) {
+                        let operand = operand_walk(graph, node, number, &walk)
+                            .ok_or_else(|| obstacle(node, "is not an elementwise op"))?;
+                        reading.add(node.operands[number], operand);
+                    }
                 }
             }
         }
+        Ok(reading)
     }
 
-    // From the inputs forward: a register for each value and walk.
-    let mut registers: Vec<DType> = Vec::new();
-    let mut register: IndexMap<(ValueId, Walk), usize> = IndexMap::new();
-    let mut inputs = Vec::new();
-    for (position, &input) in graph.inputs.iter().enumerate() {
-        for walk in &walks[input.index()] {
-            register.insert((input, walk.clone()), registers.len());
-            registers.push(graph.ty(input).dtype);
-            inputs.push((position, walk.clone()));
-        }
+    fn add(&mut self, value: ValueId, walk: Walk) {
+        let (value, walk) = self.seen(value, walk);
+        self.walks[value.index()].insert(walk);
     }
-    let mut instructions = Vec::new();
-    for node in &graph.nodes {
-        for (position, &result) in node.results.iter().enumerate() {
-            let dtype = graph.ty(result).dtype;
-            for walk in &walks[result.index()] {
-                let mut args: Vec<usize> = operands_of(graph, node, position)
-                    .map(|number| {
-                        let operand = operand_walk(graph, node, number, walk).expect("it was walked before");
-                        register[&seen(node.operands[number], operand)]
-                    })
-                    .collect();
-                let Some(op) = op(graph, node, walk, dtype, &mut args)? else {
-                    register.insert((result, walk.clone()), args[0]);
-                    continue;
-                };
-                register.insert((result, walk.clone()), registers.len());
-                instructions.push(EwInstr { op, args, out: registers.len() });
-                registers.push(dtype);
+
+    /// What is read in place of a value: itself, or the constant that fills it.
+    fn seen(&self, value: ValueId, walk: Walk) -> (ValueId, Walk) {
+        self.filled[value.index()].map_or((value, walk), |constant| (constant, Walk::new()))
+    }
+}
+
+/// A program under construction, with a register for each value and walk.
+struct Writing<'r> {
+    reading: &'r Reading<'r>,
+    registers: Vec<DType>,
+    register: IndexMap<(ValueId, Walk), usize>,
+    inputs: Vec<(usize, Walk)>,
+    instructions: Vec<EwInstr>,
+}
+
+impl<'r> Writing<'r> {
+    /// With the registers of the inputs.
+    fn of(reading: &'r Reading<'r>) -> Writing<'r> {
+        let graph = reading.graph;
+        let mut registers: Vec<DType> = Vec::new();
+        let mut register: IndexMap<(ValueId, Walk), usize> = IndexMap::new();
+        let mut inputs = Vec::new();
+        for (position, &input) in graph.inputs.iter().enumerate() {
+            for walk in &reading.walks[input.index()] {
+                register.insert((input, walk.clone()), registers.len());
+                registers.push(graph.ty(input).dtype);
+                inputs.push((position, walk.clone()));
             }
         }
+        Writing { reading, registers, register, inputs, instructions: Vec::new() }
     }
-    let made = |value: ValueId| register[&seen(value, along.clone())];
-    let fold = |node: &Node| -> Option<EwFold> {
+
+    /// From the inputs forward to the results.
+    fn compute(&mut self) -> Result<(), String> {
+        let Reading { graph, walks, .. } = self.reading;
+        for node in &graph.nodes {
+            for (position, &result) in node.results.iter().enumerate() {
+                let dtype = graph.ty(result).dtype;
+                for walk in &walks[result.index()] {
+                    let mut args: Vec<usize> = operands_of(graph, node, position)
+                        .map(|number| {
+                            let operand =
+                                operand_walk(graph, node, number, walk).expect("it was walked before");
+                            self.register[&self.reading.seen(node.operands[number], operand)]
+                        })
+                        .collect();
+                    let Some(op) = op(graph, node, walk, dtype, &mut args)? else {
+                        self.register.insert((result, walk.clone()), args[0]);
+                        continue;
+                    };
+                    self.register.insert((result, walk.clone()), self.registers.len());
+                    self.push(op, args, dtype);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, op: ElementwiseOp, args: Vec<usize>, dtype: DType) {
+        self.instructions.push(EwInstr { op, args, out: self.registers.len() });
+        self.registers.push(dtype);
+    }
+
+    /// The register of a value that is iterated over.
+    fn made(&self, value: ValueId) -> usize {
+        self.register[&self.reading.seen(value, self.reading.along.clone())]
+    }
+
+    /// A reduction as a fold of a register; `None` if it has a combiner of its own.
+    fn fold(&self, node: &Node, shape: &[usize]) -> Option<EwFold> {
+        let graph = self.reading.graph;
         let Op::Reduce(op) = &node.op else { return None };
         let (&[operand, initial], Reducer::Combiner(combiner)) = (&node.operands[..], &op.reducer) else {
             return None;
@@ -246,27 +323,23 @@ pub(super) fn chain(graph: &Graph) -> Result<Chain, String> {
             None => (*op.dims.first()?, FoldDirection::Along(constant(graph, initial)?)),
         };
         let width = shape[first..].iter().product();
-        Some(EwFold { register: made(operand), reduction: reduction(*combiner), width, direction })
-    };
-    let folds = folds().map(fold).collect::<Option<Vec<EwFold>>>();
-    let folds = folds.ok_or("it reduces with a custom combiner")?;
-    let mut kept: Vec<usize> = Vec::new();
-    for &output in &graph.outputs {
-        let mut out = made(output);
-        // Each result needs its own register.
-        if kept.contains(&out) {
-            instructions.push(EwInstr { op: ElementwiseOp::Bitcast, args: vec![out], out: registers.len() });
-            registers.push(registers[out]);
-            out = registers.len() - 1;
-        }
-        kept.push(out);
+        Some(EwFold { register: self.made(operand), reduction: reduction(*combiner), width, direction })
     }
-    let program = ElementwiseProgram::with_folds(registers, inputs.len(), instructions, kept, folds);
-    let program = program.map_err(|error| match error.expected {
-        Some(expected) => format!("{}; a kernel takes {expected}", error.message),
-        None => error.message,
-    })?;
-    Ok(Chain { shape, program, inputs })
+
+    /// The register of each result.
+    fn keep_outputs(&mut self) -> Vec<usize> {
+        let mut kept: Vec<usize> = Vec::new();
+        for &output in &self.reading.graph.outputs {
+            let mut out = self.made(output);
+            // Each result needs its own register.
+            if kept.contains(&out) {
+                self.push(ElementwiseOp::Bitcast, vec![out], self.registers[out]);
+                out = self.registers.len() - 1;
+            }
+            kept.push(out);
+        }
+        kept
+    }
 }
 
 /// The operands of a result: all operands, unless the op passes several values through.
