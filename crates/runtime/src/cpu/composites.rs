@@ -1,18 +1,21 @@
 //! Composites with built-in kernels. All others, and those with types that the kernel does not support, are
 //! inlined before lowering.
 
+mod attention;
+
 use std::ops::Range;
 
+use attention::Mask;
 use partita_base::DType;
-use partita_ir::composites::{TRANSPOSED, attention_window};
+use partita_ir::composites::TRANSPOSED;
 use partita_ir::ops::{Composite, DotGeneral};
 use partita_ir::{AttributesExt, Op, TensorType};
-use partita_kernels::{self as kernels, AttentionOptions, KernelOptions, MAX_RANK, Places, View};
+use partita_kernels::{self as kernels, KernelOptions, MAX_RANK};
 
 use super::cut::{Share, outer_dim, ranges};
 use super::random::{Draw, random};
-use super::{Kernel, Value, dot, integer};
-use crate::arena::{Memory, Place};
+use super::{Kernel, Value, dot};
+use crate::arena::Place;
 
 /// Whether a composite runs as one kernel with these types and attributes. The compiler inlines all others.
 pub(super) fn has_kernel(composite: &Composite) -> bool {
@@ -83,26 +86,6 @@ enum Kind {
     },
 }
 
-/// What the attributes of attention say about its scores.
-#[derive(Clone, Copy, Debug)]
-struct Mask {
-    causal: bool,
-    window: Option<usize>,
-    scale: f64,
-}
-
-impl Mask {
-    /// The kernel's options, with `mask` a tensor of bools or the limits of what each query sees.
-    fn options<'a>(self, mask: Option<View<'a>>, places: Places) -> AttentionOptions<'a> {
-        let Mask { causal, window, scale } = self;
-        let (visible, mask) = match mask {
-            Some(limits) if limits.rank() == 3 => (Some(limits), None),
-            mask => (None, mask),
-        };
-        AttentionOptions { mask, causal, window, visible, places, scale }
-    }
-}
-
 fn kind(composite: &Composite) -> Option<Kind> {
     // A user's composite may have the same name and another meaning.
     if super::is_outlined(&composite.definition.origin) {
@@ -147,10 +130,12 @@ fn kind(composite: &Composite) -> Option<Kind> {
                 results: [position(0), position(1), position(2)],
             })
         }
-        ("attention", _) => attention(composite, own, &wanted, is_gradient),
-        ("attention_part", false) => part(composite, &own[..3]).map(|mask| Kind::AttentionPart { mask }),
+        ("attention", _) => attention::kind(composite, own, &wanted, is_gradient),
+        ("attention_part", false) => {
+            attention::mask_of_part(composite, &own[..3]).map(|mask| Kind::AttentionPart { mask })
+        }
         ("attention_part_gradient", false) if own[5].dtype == first.dtype => {
-            part(composite, &own[..3]).map(|mask| Kind::AttentionPartGradient { mask })
+            attention::mask_of_part(composite, &own[..3]).map(|mask| Kind::AttentionPartGradient { mask })
         }
         ("cross_entropy", _) => {
             let labels = operands.get(1)?;
@@ -202,251 +187,122 @@ fn product(composite: &Composite) -> Option<&DotGeneral> {
         .find_map(|node| if let Op::DotGeneral(dot) = &node.op { Some(dot) } else { None })
 }
 
-fn attention(composite: &Composite, own: &[&TensorType], wanted: &[i64], is_gradient: bool) -> Option<Kind> {
-    let [q, k, v, mask @ ..] = own else { return None };
-    let (&[batch, heads, queries, width], &[_, groups, keys, _]) = (&q.shape[..], &k.shape[..]) else {
-        return None;
-    };
-    let shared =
-        k.shape == [batch, groups, keys, width] && v.shape == k.shape && groups > 0 && heads % groups == 0;
-    let typed = q.dtype.is_float() && q.dtype == k.dtype && q.dtype == v.dtype;
-    let masked = match mask {
-        [] => true,
-        [limits] if limits.dtype != DType::Bool => {
-            limits.dtype == DType::I32 && limits.shape == [batch, queries, 2]
-        }
-        [mask] => {
-            let full = [batch, heads, queries, keys];
-            mask.dtype == DType::Bool
-                && mask.rank() == 4
-                && mask.shape.iter().zip(full).all(|(&m, f)| m == f || m == 1)
-        }
-        _ => false,
-    };
-    if !shared || !typed || !masked {
-        return None;
-    }
-    let mask = Mask {
-        causal: composite.attributes.flag("causal"),
-        window: attention_window(&composite.attributes),
-        scale: composite.attributes.float("scale").ok()?,
-    };
-    // With fewer queries than keys, the queries are the last ones.
-    let is_placed = mask.causal || mask.window.is_some();
-    let behind = if is_placed { keys.checked_sub(queries)? as isize } else { 0 };
-    match is_gradient {
-        false => Some(Kind::Attention { mask, behind }),
-        true => (wanted == [0, 1, 2]).then_some(Kind::AttentionGradient { mask, behind }),
-    }
-}
-
-/// What a part of attention sees, if it has a kernel with these queries, keys and values.
-fn part(composite: &Composite, own: &[&TensorType]) -> Option<Mask> {
-    let [q, k, ..] = own else { return None };
-    // Where queries and keys are says another operand.
-    let alone = TensorType::new(q.dtype, [&q.shape[..2], &k.shape[2..3], &q.shape[3..]].concat());
-    match attention(composite, &[&alone, own[1], own[2]], &[], false)? {
-        Kind::Attention { mask, .. } => Some(mask),
-        _ => None,
-    }
-}
-
 /// The kernel of a composite for a share of its results.
-pub(super) fn compile(composite: &Composite, share: Share, kernel_options: KernelOptions) -> Option<Kernel> {
-    let kind = kind(composite)?;
-    let Share { operands, outputs, begins } = share;
-    let dtype = outputs[0].dtype;
-    Some(match kind {
-        Kind::Softmax => {
-            let bytes = kernels::row_workspace_bytes(dtype, *outputs[0].shape.last()?);
-            Kernel::new(bytes, move |memory, workspace| {
-                let scratch = memory.bytes_mut(workspace);
-                kernels::softmax(
-                    kernel_options,
-                    &operands[0].view(memory),
-                    &mut memory.view_mut(&outputs[0]),
-                    scratch,
-                );
-                Ok(())
-            })
+pub(super) fn compile(composite: &Composite, share: Share, options: KernelOptions) -> Option<Kernel> {
+    match kind(composite)? {
+        Kind::Softmax => softmax(options, share),
+        Kind::LogSoftmax => Some(log_softmax(options, share)),
+        Kind::SoftmaxGradient => Some(softmax_gradient(options, share)),
+        Kind::LayerNorm { epsilon } => Some(layer_norm(options, share, epsilon)),
+        Kind::RmsNorm { epsilon } => Some(rms_norm(options, share, epsilon)),
+        Kind::NormGradient { .. } => None,
+        Kind::Attention { mask, behind } => Some(attention::whole(options, share, mask, behind)),
+        Kind::AttentionGradient { mask, behind } => {
+            Some(attention::whole_gradient(options, share, mask, behind))
         }
-        Kind::LogSoftmax => Kernel::plain(move |memory| {
-            kernels::log_softmax(
-                kernel_options,
-                &operands[0].view(memory),
-                &mut memory.view_mut(&outputs[0]),
-            );
-        }),
-        Kind::SoftmaxGradient => Kernel::plain(move |memory| {
-            let [x, dy] = [0, 1].map(|i| operands[i].view(memory));
-            kernels::softmax_backward(kernel_options, &x, &dy, &mut memory.view_mut(&outputs[0]));
-        }),
-        Kind::LayerNorm { epsilon } => Kernel::plain(move |memory| {
-            let view = |i: usize| operands.get(i).map(|value| value.view(memory));
-            let out = &mut memory.view_mut(&outputs[0]);
-            kernels::layer_norm(
-                kernel_options,
-                &operands[0].view(memory),
-                view(1).as_ref(),
-                view(2).as_ref(),
-                epsilon,
-                out,
-            );
-        }),
-        Kind::RmsNorm { epsilon } => Kernel::plain(move |memory| {
-            let weight = operands.get(1).map(|value| value.view(memory));
-            kernels::rms_norm(
-                kernel_options,
-                &operands[0].view(memory),
-                weight.as_ref(),
-                epsilon,
-                &mut memory.view_mut(&outputs[0]),
-            );
-        }),
-        Kind::NormGradient { .. } => return None,
-        Kind::Attention { mask: seen, behind } => {
-            let (queries, keys, width) = attention_sizes(&operands);
-            let bytes = kernels::attention_workspace_bytes(dtype, queries, keys, width);
-            Kernel::new(bytes, move |memory, workspace| {
-                let mask = operands.get(3).map(|mask| mask.view(memory));
-                let options = seen.options(mask, Places::behind(behind));
-                let [q, k, v] = [0, 1, 2].map(|i| operands[i].view(memory));
-                let scratch = memory.bytes_mut(workspace);
-                kernels::attention(
-                    kernel_options,
-                    &q,
-                    &k,
-                    &v,
-                    &options,
-                    &mut memory.view_mut(&outputs[0]),
-                    scratch,
-                );
-                Ok(())
-            })
-        }
-        Kind::AttentionGradient { mask: seen, behind } => {
-            let (queries, keys, width) = attention_sizes(&operands);
-            let group = operands[0].shape()[1].checked_div(operands[1].shape()[1]).unwrap_or(0);
-            let bytes = kernels::attention_backward_workspace_bytes(dtype, group, queries, keys, width);
-            Kernel::new(bytes, move |memory, workspace| {
-                let mask = (operands.len() == 5).then(|| operands[3].view(memory));
-                let options = seen.options(mask, Places::behind(behind));
-                let [q, k, v] = [0, 1, 2].map(|i| operands[i].view(memory));
-                let dout = operands[operands.len() - 1].view(memory);
-                let [mut dq, mut dk, mut dv] = [0, 1, 2].map(|i| memory.view_mut(&outputs[i]));
-                let scratch = memory.bytes_mut(workspace);
-                kernels::attention_backward(
-                    kernel_options,
-                    &q,
-                    &k,
-                    &v,
-                    &options,
-                    &dout,
-                    &mut dq,
-                    &mut dk,
-                    &mut dv,
-                    scratch,
-                );
-                Ok(())
-            })
-        }
-        Kind::AttentionPart { mask: seen } => {
-            let (queries, keys, width) = attention_sizes(&operands);
-            // The result is wider than what it is computed from.
-            let bytes = kernels::attention_workspace_bytes(operands[0].dtype(), queries, keys, width);
-            Kernel::new(bytes, move |memory, workspace| {
-                let (places, keys) = part_of(&operands[3], memory, keys);
-                let limits = operands.get(4).map(|limits| limits.view(memory));
-                let options = seen.options(limits, places);
-                let [q, k, v] = [0, 1, 2].map(|i| operands[i].view(memory));
-                let [mut out, mut lse] = [0, 1].map(|i| memory.view_mut(&outputs[i]));
-                let scratch = memory.bytes_mut(workspace);
-                let results = [&mut out, &mut lse];
-                kernels::attention_part(kernel_options, [&q, &k, &v], keys, &options, results, scratch);
-                Ok(())
-            })
-        }
-        Kind::AttentionPartGradient { mask: seen } => {
-            let (queries, keys, width) = attention_sizes(&operands);
-            let group = operands[0].shape()[1].checked_div(operands[1].shape()[1]).unwrap_or(0);
-            let dtype = operands[0].dtype();
-            let bytes = kernels::attention_part_backward_workspace_bytes(dtype, group, queries, keys, width);
-            Kernel::new(bytes, move |memory, workspace| {
-                let (places, keys) = part_of(&operands[6], memory, keys);
-                let limits = operands.get(7).map(|limits| limits.view(memory));
-                let options = seen.options(limits, places);
-                let views = [0, 1, 2, 3, 4, 5].map(|i| operands[i].view(memory));
-                let [mut dq, mut dk, mut dv] = [0, 1, 2].map(|i| memory.view_mut(&outputs[i]));
-                let scratch = memory.bytes_mut(workspace);
-                let gradients = [&mut dq, &mut dk, &mut dv];
-                kernels::attention_part_backward(
-                    kernel_options,
-                    views.each_ref(),
-                    keys,
-                    &options,
-                    gradients,
-                    scratch,
-                );
-                Ok(())
-            })
-        }
-        Kind::CrossEntropy { ignore_index } => Kernel::new(0, move |memory, _| {
-            let [logits, labels] = [0, 1].map(|i| operands[i].view(memory));
-            kernels::cross_entropy(
-                kernel_options,
-                &logits,
-                &labels,
-                ignore_index,
-                &mut memory.view_mut(&outputs[0]),
-            )
-        }),
-        Kind::CrossEntropyGradient { ignore_index } => {
-            let bytes = kernels::row_workspace_bytes(dtype, *outputs[0].shape.last()?);
-            Kernel::new(bytes, move |memory, workspace| {
-                let [logits, labels, dloss] = [0, 1, 2].map(|i| operands[i].view(memory));
-                let (out, scratch) = (&mut memory.view_mut(&outputs[0]), memory.bytes_mut(workspace));
-                kernels::cross_entropy_backward(
-                    kernel_options,
-                    &logits,
-                    &labels,
-                    ignore_index,
-                    &dloss,
-                    out,
-                    scratch,
-                )
-            })
-        }
+        Kind::AttentionPart { mask } => Some(attention::part(options, share, mask)),
+        Kind::AttentionPartGradient { mask } => Some(attention::part_gradient(options, share, mask)),
+        Kind::CrossEntropy { ignore_index } => Some(cross_entropy(options, share, ignore_index)),
+        Kind::CrossEntropyGradient { ignore_index } => cross_entropy_gradient(options, share, ignore_index),
         Kind::ProductAdded => {
+            let Share { operands, outputs, .. } = share;
             let (op, out) = (product(composite)?, outputs[0].clone());
-            dot::compile(op, kernel_options, &operands[1..], operands.first(), out)?
+            dot::compile(op, options, &operands[1..], operands.first(), out)
         }
-        Kind::Grouped { transposed } => {
-            let (rows, k) = rows_and_width(operands[0].shape());
-            let (_, n) = rows_and_width(&outputs[0].shape);
-            let bytes = kernels::grouped_matmul_workspace_bytes(dtype, rows, k, n);
-            Kernel::new(bytes, move |memory, workspace| {
-                let [x, weight, own] = [0, 1, 2].map(|i| operands[i].view(memory));
-                let weight = if transposed { weight.permute(&[0, 2, 1]) } else { weight };
-                let (out, scratch) = (&mut memory.view_mut(&outputs[0]), memory.bytes_mut(workspace));
-                kernels::grouped_matmul(kernel_options, &x, &weight, &own, out, scratch);
-                Ok(())
-            })
-        }
-        Kind::GroupedOuter => {
-            let [(rows, k), (_, n)] = [0, 1].map(|i| rows_and_width(operands[i].shape()));
-            let bytes = kernels::grouped_outer_workspace_bytes(dtype, rows, k, n);
-            Kernel::new(bytes, move |memory, workspace| {
-                let [x, y, own] = [0, 1, 2].map(|i| operands[i].view(memory));
-                let (out, scratch) = (&mut memory.view_mut(&outputs[0]), memory.bytes_mut(workspace));
-                kernels::grouped_outer(kernel_options, &x, &y, &own, out, scratch);
-                Ok(())
-            })
-        }
+        Kind::Grouped { transposed } => Some(grouped(options, share, transposed)),
+        Kind::GroupedOuter => Some(grouped_outer(options, share)),
         Kind::Random { stream, draw } => {
             let global: Vec<u64> =
                 composite.attributes.ints("global_shape").iter().map(|&s| s as u64).collect();
-            random(kernel_options, operands, outputs[0].clone(), begins, stream, global, draw)?
+            let Share { operands, outputs, begins } = share;
+            random(options, operands, outputs[0].clone(), begins, stream, global, draw)
         }
+    }
+}
+
+fn softmax(options: KernelOptions, Share { operands, outputs, .. }: Share) -> Option<Kernel> {
+    let bytes = kernels::row_workspace_bytes(outputs[0].dtype, *outputs[0].shape.last()?);
+    Some(Kernel::new(bytes, move |memory, workspace| {
+        let (out, scratch) = (&mut memory.view_mut(&outputs[0]), memory.bytes_mut(workspace));
+        kernels::softmax(options, &operands[0].view(memory), out, scratch);
+        Ok(())
+    }))
+}
+
+fn log_softmax(options: KernelOptions, Share { operands, outputs, .. }: Share) -> Kernel {
+    Kernel::plain(move |memory| {
+        kernels::log_softmax(options, &operands[0].view(memory), &mut memory.view_mut(&outputs[0]));
+    })
+}
+
+fn softmax_gradient(options: KernelOptions, Share { operands, outputs, .. }: Share) -> Kernel {
+    Kernel::plain(move |memory| {
+        let [x, dy] = [0, 1].map(|i| operands[i].view(memory));
+        kernels::softmax_backward(options, &x, &dy, &mut memory.view_mut(&outputs[0]));
+    })
+}
+
+fn layer_norm(options: KernelOptions, Share { operands, outputs, .. }: Share, epsilon: f64) -> Kernel {
+    Kernel::plain(move |memory| {
+        let view = |i: usize| operands.get(i).map(|value| value.view(memory));
+        let (x, out) = (operands[0].view(memory), &mut memory.view_mut(&outputs[0]));
+        kernels::layer_norm(options, &x, view(1).as_ref(), view(2).as_ref(), epsilon, out);
+    })
+}
+
+fn rms_norm(options: KernelOptions, Share { operands, outputs, .. }: Share, epsilon: f64) -> Kernel {
+    Kernel::plain(move |memory| {
+        let weight = operands.get(1).map(|value| value.view(memory));
+        let (x, out) = (operands[0].view(memory), &mut memory.view_mut(&outputs[0]));
+        kernels::rms_norm(options, &x, weight.as_ref(), epsilon, out);
+    })
+}
+
+fn cross_entropy(
+    options: KernelOptions,
+    Share { operands, outputs, .. }: Share,
+    ignore_index: i64,
+) -> Kernel {
+    Kernel::new(0, move |memory, _| {
+        let [logits, labels] = [0, 1].map(|i| operands[i].view(memory));
+        kernels::cross_entropy(options, &logits, &labels, ignore_index, &mut memory.view_mut(&outputs[0]))
+    })
+}
+
+fn cross_entropy_gradient(
+    options: KernelOptions,
+    Share { operands, outputs, .. }: Share,
+    ignore_index: i64,
+) -> Option<Kernel> {
+    let bytes = kernels::row_workspace_bytes(outputs[0].dtype, *outputs[0].shape.last()?);
+    Some(Kernel::new(bytes, move |memory, workspace| {
+        let [logits, labels, dloss] = [0, 1, 2].map(|i| operands[i].view(memory));
+        let (out, scratch) = (&mut memory.view_mut(&outputs[0]), memory.bytes_mut(workspace));
+        kernels::cross_entropy_backward(options, &logits, &labels, ignore_index, &dloss, out, scratch)
+    }))
+}
+
+fn grouped(options: KernelOptions, Share { operands, outputs, .. }: Share, transposed: bool) -> Kernel {
+    let (rows, k) = rows_and_width(operands[0].shape());
+    let (_, n) = rows_and_width(&outputs[0].shape);
+    let bytes = kernels::grouped_matmul_workspace_bytes(outputs[0].dtype, rows, k, n);
+    Kernel::new(bytes, move |memory, workspace| {
+        let [x, weight, own] = [0, 1, 2].map(|i| operands[i].view(memory));
+        let weight = if transposed { weight.permute(&[0, 2, 1]) } else { weight };
+        let (out, scratch) = (&mut memory.view_mut(&outputs[0]), memory.bytes_mut(workspace));
+        kernels::grouped_matmul(options, &x, &weight, &own, out, scratch);
+        Ok(())
+    })
+}
+
+fn grouped_outer(options: KernelOptions, Share { operands, outputs, .. }: Share) -> Kernel {
+    let [(rows, k), (_, n)] = [0, 1].map(|i| rows_and_width(operands[i].shape()));
+    let bytes = kernels::grouped_outer_workspace_bytes(outputs[0].dtype, rows, k, n);
+    Kernel::new(bytes, move |memory, workspace| {
+        let [x, y, own] = [0, 1, 2].map(|i| operands[i].view(memory));
+        let (out, scratch) = (&mut memory.view_mut(&outputs[0]), memory.bytes_mut(workspace));
+        kernels::grouped_outer(options, &x, &y, &own, out, scratch);
+        Ok(())
     })
 }
 
@@ -506,19 +362,4 @@ pub(super) fn norm_gradient(
 fn rows_and_width(shape: &[usize]) -> (usize, usize) {
     let (&width, lead) = shape.split_last().expect("a tensor of rows");
     (lead.iter().product(), width)
-}
-
-fn attention_sizes(operands: &[Value]) -> (usize, usize, usize) {
-    let (q, k) = (operands[0].shape(), operands[1].shape());
-    (q[2], k[2], q[3])
-}
-
-/// The positions of a part, and its number of keys, at most `most`.
-fn part_of(place: &Value, memory: &Memory, most: usize) -> (Places, usize) {
-    let numbers = place.shape()[0];
-    let number = |at: usize| integer(place.element(memory, at as isize * place.stride(0)));
-    let runs = (numbers - 1) / 2;
-    let firsts = |at: usize| [0, 1].map(|run| if run < runs { number(at + run) as isize } else { 0 });
-    let places = Places { runs, queries: firsts(0), keys: firsts(runs) };
-    (places, usize::try_from(number(numbers - 1)).unwrap_or(0).min(most))
 }
