@@ -106,6 +106,7 @@ pub(crate) unsafe fn product<'a, C: Factor>(
 }
 
 /// The arguments of [`product`].
+#[derive(Clone, Copy)]
 struct Product<'a, C> {
     sizes: [usize; 3],
     scale: C,
@@ -210,38 +211,12 @@ impl<C: Copy> Work<C> for Product<'_, C> {
 /// # Safety
 /// The same as for [`product`], and the machine has the instructions.
 unsafe fn blocks<V: Lanes>(product: Product<'_, V::Element>) {
-    let Product { sizes: [mut m, k, mut n], scale, mut lhs, mut rhs, mut out, accumulate, part } = product;
+    let Product { sizes: [m, k, n], .. } = product;
     if m == 0 || n == 0 {
         return;
     }
-    // Vectors run along the columns of `out`; if instead its columns are contiguous, compute the transposed
-    // matmul.
-    if (n == 1 || out.column != 1) && (m == 1 || out.row == 1) && matches!(part.band, Band::Full) {
-        (m, n) = (n, m);
-        (lhs, rhs) = (rhs.transposed(), lhs.transposed());
-        out = MatrixMut { row: out.column, column: out.row, ..out };
-    }
-    if n == 1 {
-        out.column = 1;
-    }
-    let depth_block = depth_block(k);
-    let columns_block = {
-        let most = RHS_BYTES / size_of::<V::Element>() / depth_block / V::COUNT * V::COUNT;
-        n.div_ceil(n.div_ceil(most)).next_multiple_of(V::COUNT)
-    };
-    let in_place =
-        rhs.matrix().filter(|rhs| rhs.column == 1 && n.is_multiple_of(V::COUNT) && m <= IN_PLACE_ROWS);
-    // A copy of `lhs` pays if more than one panel reads it: contiguous rows are copied strip by strip,
-    // contiguous columns in larger groups, so that each cache line is used fully.
-    let in_the_way =
-        |lhs: Matrix<_>| (lhs.row.unsigned_abs() * size_of::<V::Element>()).is_multiple_of(WAY_BYTES);
-    let copied_rows = match lhs {
-        Operand::Grid { .. } => Some(NEAR_ROWS),
-        Operand::Matrix(_) if n <= V::VECTORS * V::COUNT => None,
-        Operand::Matrix(lhs @ Matrix { column: 1, .. }) if in_the_way(lhs) && m > 1 => Some(V::ROWS),
-        Operand::Matrix(Matrix { row: 1, column, .. }) if column != 1 => Some(NEAR_ROWS),
-        Operand::Matrix(_) => None,
-    };
+    let blocking = Blocking::<V>::of(product);
+    let Blocking { product: Product { sizes: [m, _, n], .. }, depth_block, columns_block, .. } = blocking;
     with_buffer(BLOCK_BYTES, |packed| {
         let packed: *mut V::Element = packed.cast();
         // SAFETY: it is inside the buffer.
@@ -250,80 +225,165 @@ unsafe fn blocks<V: Lanes>(product: Product<'_, V::Element>) {
             let columns = columns_block.min(n - j);
             for p in (0..k.max(1)).step_by(depth_block) {
                 let depth = depth_block.min(k - p);
-                let (panels, block) = if let Some(rhs) = in_place {
-                    (Panels::<V>::InPlace(rhs.rows_after(p).columns_after(j)), BlockPrefetch::NOTHING)
-                } else {
-                    let from = rhs.after(p, j);
-                    // SAFETY: the block is inside `rhs` and fits the buffer.
-                    unsafe { V::compiled(Pack::<V> { from, depth, columns, to: packed }) };
-                    let (p, j) =
-                        if p + depth_block < k { (p + depth_block, j) } else { (0, j + columns_block) };
-                    let sizes =
-                        [k.saturating_sub(p).min(depth_block), n.saturating_sub(j).min(columns_block)];
-                    let next = rhs.after(p, j).matrix();
-                    let block = next.map_or(BlockPrefetch::NOTHING, |next| BlockPrefetch::new(next, sizes));
-                    (Panels::Packed(packed, depth), block)
-                };
-                let (lhs, out) = (lhs.after(0, p), out.columns_after(j));
-                for i in (0..m).step_by(V::ROWS) {
-                    let rows = V::ROWS.min(m - i);
-                    let accumulate = accumulate || p > 0;
-                    if j == 0 && p == 0 {
-                        for ahead in part.ahead {
-                            for row in i..i + rows {
-                                let row = ahead.pointer.wrapping_offset(row as isize * ahead.step);
-                                for line in (0..ahead.length).step_by(64) {
-                                    // SAFETY: a prefetched address need not be valid.
-                                    unsafe { V::prefetch(row.wrapping_add(line).cast()) };
-                                }
-                            }
-                        }
-                    }
-                    if let Some(copied_rows) = copied_rows.filter(|&rows| i.is_multiple_of(rows)) {
-                        let (from, rows) = (lhs.after(i, 0), copied_rows.min(m - i));
-                        // SAFETY: the rows are inside `lhs`, and their copy fits the buffer after the packed
-                        // block.
-                        unsafe { V::compiled(Near::<V> { from, rows, depth, to: near }) };
-                    }
-                    let (sums, wanted) = part.band.strip(i, rows, [k, n]);
-                    let [skip, end] = [sums.start, sums.end].map(|at| at.clamp(p, p + depth) - p);
-                    let (depth, wanted) = (end.saturating_sub(skip), columns.min(wanted.saturating_sub(j)));
-                    if wanted == 0 || (depth == 0 && accumulate) {
-                        continue;
-                    }
-                    let (there, out) = (lhs.after(i, skip).matrix(), out.rows_after(i));
-                    let copy = Matrix { pointer: near.cast_const(), row: PITCH as isize, column: 1 };
-                    let copy =
-                        copied_rows.map(|copied_rows| copy.rows_after(i % copied_rows).columns_after(skip));
-                    let Some(lhs) = copy.or(there) else { unreachable!("the rows of a grid are copied") };
-                    // Contiguous rows are prefetched in place: they are read there, or copied from there
-                    // strip by strip.
-                    let below = there.filter(|there| there.column == 1).unwrap_or(lhs).rows_after(rows);
-                    let prefetch = StripPrefetch { below, strips: (m - i - rows).div_ceil(V::ROWS), block };
-                    let strip = Strip {
-                        depth,
-                        skip,
-                        columns,
-                        wanted,
-                        lhs,
-                        rhs: panels,
-                        prefetch,
-                        out,
-                        scale,
-                        accumulate,
-                    };
-                    // SAFETY: the strip is inside the matrices.
-                    unsafe {
-                        if out.column == 1 {
-                            strip.compute(rows);
-                        } else {
-                            apart(strip, rows);
-                        }
+                // SAFETY: the block is inside `rhs` and fits the buffer, and each strip is inside the matrices.
+                unsafe {
+                    let (panels, prefetch) = blocking.panels([p, depth], [j, columns], packed);
+                    let block = Block { p, depth, j, columns, panels, prefetch };
+                    for i in (0..m).step_by(V::ROWS) {
+                        blocking.strip(&block, i, near);
                     }
                 }
             }
         }
     });
+}
+
+/// A matmul of at least one element, and how it is cut into blocks.
+struct Blocking<'a, V: Lanes> {
+    product: Product<'a, V::Element>,
+    /// Rows and columns of a block of `rhs`.
+    depth_block: usize,
+    columns_block: usize,
+    /// `rhs`, if it is read in place.
+    in_place: Option<Matrix<V::Element>>,
+    /// The number of rows of `lhs` that are copied at once, if they are.
+    copied_rows: Option<usize>,
+}
+
+/// A block of `rhs`: its first row and column, its sizes, and where it is read.
+struct Block<V: Lanes> {
+    p: usize,
+    depth: usize,
+    j: usize,
+    columns: usize,
+    panels: Panels<V>,
+    /// The block that is packed next.
+    prefetch: BlockPrefetch<V::Element>,
+}
+
+impl<'a, V: Lanes> Blocking<'a, V> {
+    fn of(mut product: Product<'a, V::Element>) -> Blocking<'a, V> {
+        let Product { sizes: [mut m, k, mut n], mut lhs, mut rhs, mut out, part, .. } = product;
+        // Vectors run along the columns of `out`; if instead its columns are contiguous, compute the transposed
+        // matmul.
+        if (n == 1 || out.column != 1) && (m == 1 || out.row == 1) && matches!(part.band, Band::Full) {
+            (m, n) = (n, m);
+            (lhs, rhs) = (rhs.transposed(), lhs.transposed());
+            out = MatrixMut { row: out.column, column: out.row, ..out };
+        }
+        if n == 1 {
+            out.column = 1;
+        }
+        product = Product { sizes: [m, k, n], lhs, rhs, out, ..product };
+        let depth_block = depth_block(k);
+        let columns_block = {
+            let most = RHS_BYTES / size_of::<V::Element>() / depth_block / V::COUNT * V::COUNT;
+            n.div_ceil(n.div_ceil(most)).next_multiple_of(V::COUNT)
+        };
+        let in_place =
+            rhs.matrix().filter(|rhs| rhs.column == 1 && n.is_multiple_of(V::COUNT) && m <= IN_PLACE_ROWS);
+        // A copy of `lhs` pays if more than one panel reads it: contiguous rows are copied strip by strip,
+        // contiguous columns in larger groups, so that each cache line is used fully.
+        let in_the_way =
+            |lhs: Matrix<_>| (lhs.row.unsigned_abs() * size_of::<V::Element>()).is_multiple_of(WAY_BYTES);
+        let copied_rows = match lhs {
+            Operand::Grid { .. } => Some(NEAR_ROWS),
+            Operand::Matrix(_) if n <= V::VECTORS * V::COUNT => None,
+            Operand::Matrix(lhs @ Matrix { column: 1, .. }) if in_the_way(lhs) && m > 1 => Some(V::ROWS),
+            Operand::Matrix(Matrix { row: 1, column, .. }) if column != 1 => Some(NEAR_ROWS),
+            Operand::Matrix(_) => None,
+        };
+        Blocking { product, depth_block, columns_block, in_place, copied_rows }
+    }
+
+    /// A block of `rhs` in place, or packed; and the block that is packed after it.
+    ///
+    /// # Safety
+    /// The block is inside `rhs` and fits into `packed`, and the machine has the instructions.
+    #[inline]
+    unsafe fn panels(
+        &self,
+        [p, depth]: [usize; 2],
+        [j, columns]: [usize; 2],
+        packed: *mut V::Element,
+    ) -> (Panels<V>, BlockPrefetch<V::Element>) {
+        let Blocking { product: Product { sizes: [_, k, n], rhs, .. }, .. } = self;
+        let (depth_block, columns_block) = (self.depth_block, self.columns_block);
+        if let Some(rhs) = self.in_place {
+            return (Panels::InPlace(rhs.rows_after(p).columns_after(j)), BlockPrefetch::NOTHING);
+        }
+        let from = rhs.after(p, j);
+        // SAFETY: the caller upholds the contract.
+        unsafe { V::compiled(Pack::<V> { from, depth, columns, to: packed }) };
+        let (p, j) = if p + depth_block < *k { (p + depth_block, j) } else { (0, j + columns_block) };
+        let sizes = [k.saturating_sub(p).min(depth_block), n.saturating_sub(j).min(columns_block)];
+        let next = rhs.after(p, j).matrix();
+        let block = next.map_or(BlockPrefetch::NOTHING, |next| BlockPrefetch::new(next, sizes));
+        (Panels::Packed(packed, depth), block)
+    }
+
+    /// Multiplies the strip of rows of `lhs` that begins at `i` with a block. `near` holds the rows that are copied.
+    ///
+    /// # Safety
+    /// The strip is inside the matrices, `near` is behind the packed block, and the machine has the instructions.
+    #[inline]
+    unsafe fn strip(&self, block: &Block<V>, i: usize, near: *mut V::Element) {
+        let Product { sizes: [m, k, n], scale, lhs, out, accumulate, part, .. } = self.product;
+        let &Block { p, depth, j, columns, panels, prefetch } = block;
+        let (lhs, out) = (lhs.after(0, p), out.columns_after(j));
+        let rows = V::ROWS.min(m - i);
+        let accumulate = accumulate || p > 0;
+        if j == 0 && p == 0 {
+            // SAFETY: the machine has the instructions.
+            unsafe { prefetch_ahead::<V>(part.ahead, i..i + rows) };
+        }
+        if let Some(copied_rows) = self.copied_rows.filter(|&rows| i.is_multiple_of(rows)) {
+            let (from, rows) = (lhs.after(i, 0), copied_rows.min(m - i));
+            // SAFETY: the rows are inside `lhs`, and their copy fits the buffer after the packed block.
+            unsafe { V::compiled(Near::<V> { from, rows, depth, to: near }) };
+        }
+        let (sums, wanted) = part.band.strip(i, rows, [k, n]);
+        let [skip, end] = [sums.start, sums.end].map(|at| at.clamp(p, p + depth) - p);
+        let (depth, wanted) = (end.saturating_sub(skip), columns.min(wanted.saturating_sub(j)));
+        if wanted == 0 || (depth == 0 && accumulate) {
+            return;
+        }
+        let (there, out) = (lhs.after(i, skip).matrix(), out.rows_after(i));
+        let copy = Matrix { pointer: near.cast_const(), row: PITCH as isize, column: 1 };
+        let copy = self.copied_rows.map(|copied_rows| copy.rows_after(i % copied_rows).columns_after(skip));
+        let Some(lhs) = copy.or(there) else { unreachable!("the rows of a grid are copied") };
+        // Contiguous rows are prefetched in place: they are read there, or copied from there strip by strip.
+        let below = there.filter(|there| there.column == 1).unwrap_or(lhs).rows_after(rows);
+        let strips = (m - i - rows).div_ceil(V::ROWS);
+        let prefetch = StripPrefetch { below, strips, block: prefetch };
+        let rhs = panels;
+        let strip = Strip { depth, skip, columns, wanted, lhs, rhs, prefetch, out, scale, accumulate };
+        // SAFETY: the strip is inside the matrices.
+        unsafe {
+            if out.column == 1 {
+                strip.compute(rows);
+            } else {
+                apart(strip, rows);
+            }
+        }
+    }
+}
+
+/// Prefetches these rows of each memory that is needed soon.
+///
+/// # Safety
+/// The machine has the instructions.
+#[inline]
+unsafe fn prefetch_ahead<V: Lanes>(ahead: &[RowsAhead], rows: std::ops::Range<usize>) {
+    for ahead in ahead {
+        for row in rows.clone() {
+            let row = ahead.pointer.wrapping_offset(row as isize * ahead.step);
+            for line in (0..ahead.length).step_by(64) {
+                // SAFETY: a prefetched address need not be valid.
+                unsafe { V::prefetch(row.wrapping_add(line).cast()) };
+            }
+        }
+    }
 }
 
 /// Computes a strip of an `out` that is contiguous in neither direction, tile by tile through a contiguous
