@@ -31,90 +31,154 @@ fn products<C: Element>(
     out: &mut ViewMut<'_>,
     mut each: impl FnMut(Product<C>),
 ) {
-    let (x, w) = (&op.input, &op.kernel);
-    let size = |view: &View<'_>, dim: usize| view.shape()[dim];
-    let (inputs, outputs) = (size(kernel, w.feature), size(kernel, w.batch));
     let first: *mut C = out.as_mut_ptr().cast();
     let shape = out.as_view();
-    let batch = shape.shape()[op.output.batch];
-    let groups = op.groups(input, kernel, batch);
-    assert!(
-        shape.shape()[op.output.feature] == outputs
-            && outputs.is_multiple_of(groups)
-            && size(input, x.batch) == if op.groups_of_batch { groups * batch } else { batch }
-            && size(input, x.feature) == if op.groups_of_batch { inputs } else { groups * inputs }
-            && windows.iter().all(|window| window.input_dilation == 1)
-            && [x, w, &op.output].iter().all(|dims| dims.spatial.len() == windows.len()),
-        "a convolution of {:?} and {:?} does not give {:?}",
-        input.shape(),
-        kernel.shape(),
-        shape.shape()
-    );
-    let outputs = outputs / groups;
-    let mut spatial = [Spatial::default(); MAX_RANK];
-    for (number, window) in windows.iter().enumerate() {
-        let dim = x.spatial[number];
-        let first_entry = window.entry(0, size(kernel, w.spatial[number])) as isize;
-        spatial[number] =
-            Spatial::new(size(input, dim), input.strides()[dim], first_entry - window.low as isize);
+    let patches = Patches { op, windows, input, kernel, out: &shape };
+    let groups = patches.groups();
+    let order = patches.order();
+    let (outer, inner) = order.split();
+    let spatial = patches.spatial();
+    let blocks: usize = outer.iter().map(|&dim| shape.shape()[dim]).product();
+    for block in 0..groups * blocks {
+        each(patches.product(first, groups, &spatial, [block / blocks, block % blocks], [outer, inner]));
     }
-    let spatial = &mut spatial[..windows.len()];
+}
 
-    // The terms, in the order of the kernel's dimensions.
-    let term = |dim: usize| -> Option<[Index; 2]> {
-        let size = size(kernel, dim);
+/// A convolution whose windows are the columns of matrices.
+struct Patches<'a> {
+    op: &'a Convolution,
+    windows: &'a [ConvolutionWindow],
+    input: &'a View<'a>,
+    kernel: &'a View<'a>,
+    out: &'a View<'a>,
+}
+
+/// Dimensions of the result, the outermost in memory first; the last ones are at a constant stride.
+struct Order {
+    dims: [usize; MAX_RANK],
+    outer: usize,
+    count: usize,
+}
+
+impl Order {
+    fn split(&self) -> (&[usize], &[usize]) {
+        self.dims[..self.count].split_at(self.outer)
+    }
+}
+
+impl Patches<'_> {
+    /// The number of groups, whose shapes must fit.
+    fn groups(&self) -> usize {
+        let Patches { op, windows, input, kernel, out } = self;
+        let (x, w) = (&op.input, &op.kernel);
+        let (inputs, outputs) = (kernel.shape()[w.feature], kernel.shape()[w.batch]);
+        let batch = out.shape()[op.output.batch];
+        let groups = op.groups(input, kernel, batch);
+        assert!(
+            out.shape()[op.output.feature] == outputs
+                && outputs.is_multiple_of(groups)
+                && input.shape()[x.batch] == if op.groups_of_batch { groups * batch } else { batch }
+                && input.shape()[x.feature] == if op.groups_of_batch { inputs } else { groups * inputs }
+                && windows.iter().all(|window| window.input_dilation == 1)
+                && [x, w, &op.output].iter().all(|dims| dims.spatial.len() == windows.len()),
+            "a convolution of {:?} and {:?} does not give {:?}",
+            input.shape(),
+            kernel.shape(),
+            out.shape()
+        );
+        groups
+    }
+
+    /// The spatial dimensions of the input, from the first entry of the first window on.
+    fn spatial(&self) -> [Spatial; MAX_RANK] {
+        let Patches { op, windows, input, kernel, .. } = self;
+        let mut spatial = [Spatial::default(); MAX_RANK];
+        for (number, window) in windows.iter().enumerate() {
+            let dim = op.input.spatial[number];
+            let first_entry = window.entry(0, kernel.shape()[op.kernel.spatial[number]]) as isize;
+            let origin = first_entry - window.low as isize;
+            spatial[number] = Spatial::new(input.shape()[dim], input.strides()[dim], origin);
+        }
+        spatial
+    }
+
+    /// The terms of the sums as indices of the kernel and of the input, in the order of the kernel's dimensions.
+    fn terms(&self) -> impl Iterator<Item = [Index; 2]> {
+        (0..self.kernel.rank()).filter_map(|dim| self.term(dim))
+    }
+
+    fn term(&self, dim: usize) -> Option<[Index; 2]> {
+        let Patches { op, windows, input, kernel, .. } = self;
+        let size = kernel.shape()[dim];
         let own = Index { size, moves: Move::By(kernel.strides()[dim]) };
-        if dim == w.batch {
+        if dim == op.kernel.batch {
             return None;
         }
-        let Some(number) = w.spatial.iter().position(|&d| d == dim) else {
-            return Some([own, Index { size, moves: Move::By(input.strides()[x.feature]) }]);
+        let Some(number) = op.kernel.spatial.iter().position(|&d| d == dim) else {
+            return Some([own, Index { size, moves: Move::By(input.strides()[op.input.feature]) }]);
         };
         let step = windows[number].kernel_dilation as isize;
         let step = if windows[number].reversed { -step } else { step };
         Some([own, Index { size, moves: Move::Along(number, step) }])
-    };
-    let terms = || (0..kernel.rank()).filter_map(term);
-    let depth = terms().map(|[index, _]| index.size).product();
-
-    // The windows, in the order of the result in memory. The inner ones are at a constant stride.
-    let mut order = [0; MAX_RANK];
-    let mut count = 0;
-    for dim in (0..shape.rank()).filter(|&dim| dim != op.output.feature && shape.shape()[dim] != 1) {
-        order[count] = dim;
-        count += 1;
     }
-    let order = &mut order[..count];
-    order.sort_by_key(|&dim| std::cmp::Reverse(shape.strides()[dim].unsigned_abs()));
-    let merges = |pair: &[usize]| {
-        shape.strides()[pair[0]] == shape.strides()[pair[1]] * shape.shape()[pair[1]] as isize
-    };
-    let inner = order.windows(2).rposition(|pair| !merges(pair)).map_or(0, |at| at + 1);
-    let (outer, inner) = order.split_at(inner);
-    let window = |dim: usize| -> Index {
+
+    /// The windows, in the order of the result in memory. The inner ones are at a constant stride.
+    fn order(&self) -> Order {
+        let Patches { op, out, .. } = self;
+        let mut dims = [0; MAX_RANK];
+        let mut count = 0;
+        for dim in (0..out.rank()).filter(|&dim| dim != op.output.feature && out.shape()[dim] != 1) {
+            dims[count] = dim;
+            count += 1;
+        }
+        let order = &mut dims[..count];
+        order.sort_by_key(|&dim| std::cmp::Reverse(out.strides()[dim].unsigned_abs()));
+        let merges =
+            |pair: &[usize]| out.strides()[pair[0]] == out.strides()[pair[1]] * out.shape()[pair[1]] as isize;
+        let outer = order.windows(2).rposition(|pair| !merges(pair)).map_or(0, |at| at + 1);
+        Order { dims, outer, count }
+    }
+
+    /// How the windows along a dimension of the result move through the input.
+    fn window(&self, dim: usize) -> Index {
+        let Patches { op, windows, input, out, .. } = self;
         let moves = match op.output.spatial.iter().position(|&d| d == dim) {
             Some(number) => Move::Along(number, windows[number].stride as isize),
-            None => Move::By(input.strides()[x.batch]),
+            None => Move::By(input.strides()[op.input.batch]),
         };
-        Index { size: shape.shape()[dim], moves }
-    };
-    let width = inner.iter().map(|&dim| shape.shape()[dim]).product();
-    let strides = [shape.strides()[op.output.feature], inner.last().map_or(1, |&dim| shape.strides()[dim])];
+        Index { size: out.shape()[dim], moves }
+    }
 
-    let (grouped, group_size) = if op.groups_of_batch { (x.batch, batch) } else { (x.feature, inputs) };
-    let blocks: usize = outer.iter().map(|&dim| shape.shape()[dim]).product();
-    for block in 0..groups * blocks {
-        let (group, mut rest) = (block / blocks, block % blocks);
+    /// The product of a group and a block: `block` counts the positions along the outer dimensions. `first` is the first
+    /// element of the result.
+    fn product<C: Element>(
+        &self,
+        first: *mut C,
+        groups: usize,
+        spatial: &[Spatial; MAX_RANK],
+        [group, block]: [usize; 2],
+        [outer, inner]: [&[usize]; 2],
+    ) -> Product<C> {
+        let Patches { op, windows, input, kernel, out } = self;
+        let (x, w) = (&op.input, &op.kernel);
+        let outputs = kernel.shape()[w.batch] / groups;
+        let depth = self.terms().map(|[index, _]| index.size).product();
+        let width = inner.iter().map(|&dim| out.shape()[dim]).product();
+        let strides = [out.strides()[op.output.feature], inner.last().map_or(1, |&dim| out.strides()[dim])];
+        let (grouped, group_size) = match op.groups_of_batch {
+            true => (x.batch, out.shape()[op.output.batch]),
+            false => (x.feature, kernel.shape()[w.feature]),
+        };
         let group_at = |elements: usize, stride: isize| (group * elements) as isize * stride;
         let mut from = group_at(group_size, input.strides()[grouped]);
         let mut to = group_at(outputs, strides[0]);
-        let mut spatial_here = [Spatial::default(); MAX_RANK];
-        spatial_here[..spatial.len()].copy_from_slice(spatial);
+        let mut spatial_here = *spatial;
+        let mut rest = block;
         for &dim in outer.iter().rev() {
-            let at = (rest % shape.shape()[dim]) as isize;
-            rest /= shape.shape()[dim];
-            to += at * shape.strides()[dim];
-            match window(dim).moves {
+            let at = (rest % out.shape()[dim]) as isize;
+            rest /= out.shape()[dim];
+            to += at * out.strides()[dim];
+            match self.window(dim).moves {
                 Move::By(step) => from += at * step,
                 Move::Along(number, step) => spatial_here[number].origin += at * step,
             }
@@ -122,22 +186,22 @@ fn products<C: Element>(
         let features = Index { size: outputs, moves: Move::By(kernel.strides()[w.batch]) };
         let weights = kernel.as_ptr().cast::<C>();
         let weights = weights.wrapping_offset(group_at(outputs, kernel.strides()[w.batch]));
-        each(Product {
+        Product {
             kernel: Grid::new(
                 weights,
                 &[],
                 Side::new([features].into_iter()),
-                Side::new(terms().map(|[own, _]| own)),
+                Side::new(self.terms().map(|[own, _]| own)),
             ),
             patches: Grid::new(
                 input.as_ptr().cast::<C>().wrapping_offset(from),
-                &spatial_here[..spatial.len()],
-                Side::new(terms().map(|[_, moves]| moves)),
-                Side::new(inner.iter().map(|&dim| window(dim))),
+                &spatial_here[..windows.len()],
+                Side::new(self.terms().map(|[_, moves]| moves)),
+                Side::new(inner.iter().map(|&dim| self.window(dim))),
             ),
             out: MatrixMut { pointer: first.wrapping_offset(to), row: strides[0], column: strides[1] },
             sizes: [outputs, depth, width],
-        });
+        }
     }
 }
 
