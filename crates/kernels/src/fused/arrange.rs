@@ -2,118 +2,181 @@
 
 use super::*;
 
+/// How the instructions and the registers of a program depend on each other.
+struct Links {
+    /// The chain that each instruction belongs to.
+    chain: Vec<Option<usize>>,
+    /// The instruction whose result each one reads from the accumulator.
+    previous: Vec<Option<usize>>,
+    /// The instruction that writes each register; `None` for inputs.
+    writer: Vec<Option<usize>>,
+    /// The instructions that read each register.
+    readers: Vec<Vec<usize>>,
+    /// Whether anything but a chain reads each register.
+    tiled: Vec<bool>,
+}
+
+impl Links {
+    fn of(program: &ElementwiseProgram) -> Links {
+        let registers = program.registers.len();
+        let (chain, previous) = chained(program);
+        let mut writer: Vec<Option<usize>> = vec![None; registers];
+        let mut readers: Vec<Vec<usize>> = vec![Vec::new(); registers];
+        for (number, instruction) in program.instructions.iter().enumerate() {
+            writer[instruction.out] = Some(number);
+            instruction.args.iter().for_each(|&arg| readers[arg].push(number));
+        }
+        let is_tiled = |(register, readers): (usize, &Vec<usize>)| {
+            program.outputs.contains(&register)
+                || program.is_folded_later(register)
+                || readers.iter().any(|&reader| chain[reader].is_none())
+        };
+        let tiled: Vec<bool> = readers.iter().enumerate().map(is_tiled).collect();
+        Links { chain, previous, writer, readers, tiled }
+    }
+
+    /// Whether a register holds an input or a constant, which is the same in every tile.
+    fn is_given(&self, program: &ElementwiseProgram, register: usize) -> bool {
+        self.writer[register].is_none_or(|number| program.is_constant(number))
+    }
+
+    /// Whether one instruction is in the chain of another one.
+    fn within(&self, reader: usize, number: usize) -> bool {
+        self.chain[number].is_some() && self.chain[reader] == self.chain[number]
+    }
+}
+
+/// The chain that each instruction belongs to, and the instruction whose result it reads from the accumulator.
+fn chained(program: &ElementwiseProgram) -> (Vec<Option<usize>>, Vec<Option<usize>>) {
+    let count = program.instructions.len();
+    let mut chain: Vec<Option<usize>> = vec![None; count];
+    let mut previous: Vec<Option<usize>> = vec![None; count];
+    let (mut chains, mut length, mut last) = (0, 0, None);
+    for number in (0..count).filter(|&number| !program.is_constant(number)) {
+        if !program.chains(&program.instructions[number]) {
+            last = None;
+            continue;
+        }
+        if last.is_none() || length == CHAIN {
+            (chains, length, last) = (chains + 1, 0, None);
+        }
+        (chain[number], previous[number]) = (Some(chains), last);
+        (last, length) = (Some(number), length + 1);
+    }
+    (chain, previous)
+}
+
+/// Slots and chunks whose last reader has run.
+#[derive(Default)]
+struct Free {
+    slots: Vec<usize>,
+    chunks: Vec<usize>,
+}
+
+/// A free slot or chunk, or one more.
+fn take(free: &mut Vec<usize>, count: &mut usize) -> usize {
+    free.pop().unwrap_or_else(|| {
+        *count += 1;
+        *count - 1
+    })
+}
+
 impl ElementwiseProgram {
     /// Groups the instructions into passes and assigns every register a place; slots and chunks are reused
     /// after the last reader.
     pub(super) fn arrange(&mut self) {
-        let (count, registers) = (self.instructions.len(), self.registers.len());
-        let constant = |program: &Self, number: usize| {
-            matches!(program.instructions[number].op, ElementwiseOp::Constant(_))
-        };
-        // The chain that an instruction belongs to, and the instruction whose result it reads from the
-        // accumulator.
-        let mut chain: Vec<Option<usize>> = vec![None; count];
-        let mut previous: Vec<Option<usize>> = vec![None; count];
-        let (mut chains, mut length, mut last) = (0, 0, None);
-        for number in (0..count).filter(|&number| !constant(self, number)) {
-            if !self.chains(&self.instructions[number]) {
-                last = None;
-                continue;
-            }
-            if last.is_none() || length == CHAIN {
-                (chains, length, last) = (chains + 1, 0, None);
-            }
-            (chain[number], previous[number]) = (Some(chains), last);
-            (last, length) = (Some(number), length + 1);
-        }
-        let mut writer: Vec<Option<usize>> = vec![None; registers];
-        let mut readers: Vec<Vec<usize>> = vec![Vec::new(); registers];
-        for (number, instruction) in self.instructions.iter().enumerate() {
-            writer[instruction.out] = Some(number);
-            instruction.args.iter().for_each(|&arg| readers[arg].push(number));
-        }
-        let lasting = |program: &Self, register: usize| {
-            writer[register].is_none_or(|number| constant(program, number))
-                || program.outputs.contains(&register)
-                || program.is_folded(register)
-        };
-        // Whether anything but a chain reads a register.
-        let is_tiled = |(register, readers): (usize, &Vec<usize>)| {
-            self.outputs.contains(&register)
-                || self.is_folded_later(register)
-                || readers.iter().any(|&reader| chain[reader].is_none())
-        };
-        let tiled: Vec<bool> = readers.iter().enumerate().map(is_tiled).collect();
-        self.tiled = tiled[..self.input_count].to_vec();
-        for register in 0..registers {
-            let same = writer[register].is_none_or(|number| constant(self, number));
-            if same && readers[register].iter().any(|&reader| chain[reader].is_some()) {
+        let links = Links::of(self);
+        self.tiled = links.tiled[..self.input_count].to_vec();
+        for register in 0..self.registers.len() {
+            let mut readers = links.readers[register].iter();
+            if links.is_given(self, register) && readers.any(|&reader| links.chain[reader].is_some()) {
                 self.filled[register] = Some(self.chunks);
                 self.chunks += 1;
             }
         }
+        let mut free = Free::default();
+        for number in 0..self.instructions.len() {
+            self.places[self.instructions[number].out] = self.place(number, &links, &mut free);
+            self.add_to_passes(number, &links);
+            self.release(number, &links, &mut free);
+        }
+    }
 
-        let (mut free_slots, mut free_chunks) = (Vec::new(), Vec::new());
-        let take = |free: &mut Vec<usize>, count: &mut usize| {
-            free.pop().unwrap_or_else(|| {
-                *count += 1;
-                *count - 1
-            })
-        };
-        for number in 0..count {
+    fn is_constant(&self, number: usize) -> bool {
+        matches!(self.instructions[number].op, ElementwiseOp::Constant(_))
+    }
+
+    /// The place of the result of an instruction.
+    fn place(&mut self, number: usize, links: &Links, free: &mut Free) -> Place {
+        let out = self.instructions[number].out;
+        let readers = &links.readers[out];
+        // A register that is folded later is read as a tile.
+        let local = readers.iter().all(|&reader| links.within(reader, number)) && !self.is_folded_later(out);
+        let kept = self.outputs.iter().position(|&register| register == out);
+        match kept {
+            _ if self.is_constant(number) => {
+                // A constant: filled once, in its own tile if anything reads it as a tile.
+                if links.tiled[out] {
+                    Place::Slot(take(&mut Vec::new(), &mut self.slots))
+                } else {
+                    Place::Passing
+                }
+            }
+            // Written directly to the output, if nothing reads it from a slot.
+            Some(output) if local => Place::Output(output),
+            None if local && links.chain[number].is_some() => {
+                if readers.iter().all(|&reader| self.passes_to(reader, number, links)) {
+                    Place::Passing
+                } else {
+                    Place::Chunk(take(&mut free.chunks, &mut self.chunks))
+                }
+            }
+            _ => Place::Slot(take(&mut free.slots, &mut self.slots)),
+        }
+    }
+
+    /// Whether an instruction reads the result of another one from the accumulator alone.
+    fn passes_to(&self, reader: usize, number: usize, links: &Links) -> bool {
+        let next = &self.instructions[reader];
+        // If the chain sums rows, the sum takes the reader's place in the accumulator.
+        links.within(reader, number)
+            && links.previous[reader] == Some(number)
+            && self.fold_in_chain(self.instructions[number].out).is_none()
+            && (next.args.len() < 2
+                || next.args[0] != next.args[1]
+                || next.op == ElementwiseOp::Binary(Binary::Mul))
+    }
+
+    /// Adds an instruction to the last pass or to a new one; constants are made beforehand.
+    fn add_to_passes(&mut self, number: usize, links: &Links) {
+        let previous = links.previous[number];
+        let is_constant = self.is_constant(number);
+        match (links.chain[number], self.passes.last_mut()) {
+            _ if is_constant => {}
+            (None, _) => self.passes.push(Pass::Single(number)),
+            (Some(_), Some(Pass::Chain(_))) if previous.is_some() => {}
+            (Some(_), _) => self.passes.push(Pass::Chain(Chain::default())),
+        }
+        if links.chain[number].is_some() {
+            let held = previous.map(|number| self.instructions[number].out);
+            let held = held.filter(|&register| self.fold_in_chain(register).is_none());
             let EwInstr { op, args, out } = self.instructions[number].clone();
-            let within = |reader: &usize| chain[number].is_some() && chain[*reader] == chain[number];
-            let passes = |&reader: &usize| {
-                let next = &self.instructions[reader];
-                // If the chain sums rows, the sum takes the reader's place in the accumulator.
-                within(&reader)
-                    && previous[reader] == Some(number)
-                    && self.fold_in_chain(out).is_none()
-                    && (next.args.len() < 2
-                        || next.args[0] != next.args[1]
-                        || next.op == ElementwiseOp::Binary(Binary::Mul))
-            };
-            // A register that is folded later is read as a tile.
-            let local = readers[out].iter().all(within) && !self.is_folded_later(out);
-            let kept = self.outputs.iter().position(|&register| register == out);
-            self.places[out] = match kept {
-                _ if constant(self, number) => {
-                    // A constant: filled once, in its own tile if anything reads it as a tile.
-                    if tiled[out] {
-                        Place::Slot(take(&mut Vec::new(), &mut self.slots))
-                    } else {
-                        Place::Passing
-                    }
-                }
-                // Written directly to the output, if nothing reads it from a slot.
-                Some(output) if local => Place::Output(output),
-                None if local && chain[number].is_some() => {
-                    if readers[out].iter().all(passes) {
-                        Place::Passing
-                    } else {
-                        Place::Chunk(take(&mut free_chunks, &mut self.chunks))
-                    }
-                }
-                _ => Place::Slot(take(&mut free_slots, &mut self.slots)),
-            };
-            match (chain[number], self.passes.last_mut()) {
-                _ if matches!(op, ElementwiseOp::Constant(_)) => {}
-                (None, _) => self.passes.push(Pass::Single(number)),
-                (Some(_), Some(Pass::Chain(_))) if previous[number].is_some() => {}
-                (Some(_), _) => self.passes.push(Pass::Chain(Chain::default())),
-            }
-            if chain[number].is_some() {
-                let held = previous[number].map(|number| self.instructions[number].out);
-                let held = held.filter(|&register| self.fold_in_chain(register).is_none());
-                self.extend(op, &args, out, held);
-            }
-            for (i, &arg) in args.iter().enumerate() {
-                if readers[arg].last() == Some(&number) && !args[..i].contains(&arg) && !lasting(self, arg) {
-                    match self.places[arg] {
-                        Place::Slot(slot) => free_slots.push(slot),
-                        Place::Chunk(chunk) => free_chunks.push(chunk),
-                        Place::Output(_) | Place::Passing => {}
-                    }
+            self.extend(op, &args, out, held);
+        }
+    }
+
+    /// Frees the places of registers that an instruction reads last.
+    fn release(&self, number: usize, links: &Links, free: &mut Free) {
+        let lasting = |register: usize| {
+            links.is_given(self, register) || self.outputs.contains(&register) || self.is_folded(register)
+        };
+        let args = &self.instructions[number].args;
+        for (i, &arg) in args.iter().enumerate() {
+            if links.readers[arg].last() == Some(&number) && !args[..i].contains(&arg) && !lasting(arg) {
+                match self.places[arg] {
+                    Place::Slot(slot) => free.slots.push(slot),
+                    Place::Chunk(chunk) => free.chunks.push(chunk),
+                    Place::Output(_) | Place::Passing => {}
                 }
             }
         }
