@@ -76,7 +76,7 @@ pub(crate) fn order(
     }
     if outside.pauses > 0 {
         keys.push((stage.places.behind_forward(timing), At::Pause));
-        units.stand_around_pause();
+        units.order_around_pause();
     }
     Sort::of(units, keys).items()
 }

@@ -192,14 +192,14 @@ impl<'a> Times<'a> {
                 let start =
                     if options.prefetch { (ahead, At::Prefetch) } else { (self.waits[bucket].0, At::Wait) };
                 self.starts[bucket] = start;
-                self.lead_to(&buckets[bucket].nodes, start);
+                self.bring_forward(&buckets[bucket].nodes, start);
             }
             previous = wait;
         }
     }
 
     /// Nodes between a parameter and its gather, such as a conversion, run no later than the gather starts.
-    fn lead_to(&mut self, gather: &[NodeId], start: Key) {
+    fn bring_forward(&mut self, gather: &[NodeId], start: Key) {
         let graph = self.stage.graph;
         let mut stack: Vec<NodeId> = gather.to_vec();
         while let Some(id) = stack.pop() {

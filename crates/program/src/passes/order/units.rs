@@ -153,7 +153,7 @@ impl<'a> Units<'a> {
     }
 
     /// The forward pass comes before the pause, and what the caller's values lead to after it.
-    pub fn stand_around_pause(&mut self) {
+    pub fn order_around_pause(&mut self) {
         let pause = self.pause();
         let (before, after) = self.stage.around_pause(self);
         for unit in before {
