@@ -98,6 +98,12 @@ def _replace(module: torch.fx.GraphModule, call: torch.fx.Node, way: Callable[..
         read = [user for user in call.users if user.users]
         if any(user.target is not operator.getitem or results[cast(int, user.args[1])] is None for user in read):
             return False
+    if results is None:
+        # A check that computes nothing.
+        if call.users:
+            return False
+        graph.erase_node(call)
+        return True
     told = {key: value for key, value in call.meta.items() if key in ("nn_module_stack", "stack_trace", "torch_fn", "custom")}
     copies: dict[torch.fx.Node, torch.fx.Node] = dict(zip(traced.graph.find_nodes(op="placeholder"), nodes))
     with graph.inserting_before(call):

@@ -152,6 +152,9 @@ def load(
     """
     from partita._program import Program, is_text, lowered_text
 
+    for what, count in (("batch", batch), ("ranks", ranks)):
+        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+            raise refuse("E415", f"`{what}` is no number of {'rows' if what == 'batch' else what}", expected="1 or more", found=repr(count))
     name = loss if isinstance(loss, str) else None
     if is_text(model):
         return Program(model)

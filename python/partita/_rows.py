@@ -73,6 +73,9 @@ def _chosen(node: Any) -> list[tuple[Any, ...]]:
         shape, place = _shape(node.args[0]), _LABELS_AT[name]
         given = node.args[place] if len(node.args) > place else node.kwargs.get("ignore_index", -100)
         return [(node.args[1], shape[1 if len(shape) > 1 else 0], False, given)] if isinstance(given, int) else []
+    if name == "multilabel_margin_loss":
+        # -1 ends the labels of a row.
+        return [(node.args[1], _shape(node.args[0])[-1], False, -1)]
     if name == "multi_margin_loss":
         return [(node.args[1], _shape(node.args[0])[-1], False)]
     if name in ("embedding", "embedding_bag", "_embedding_bag"):

@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from partita._error import refuse
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -54,6 +56,15 @@ def pack(value: Any, dtype: str | None = None) -> Packed:
 
     torch = torch_if_loaded()
     if torch is not None and isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided or value.is_meta:
+            kind = "meta" if value.is_meta else str(value.layout).removeprefix("torch.")
+            raise refuse(
+                "E415",
+                "a tensor has no elements of its own to read",
+                expected="a dense tensor with values",
+                found=f"{kind} {list(value.shape)}",
+                help="pass `tensor.to_dense()`" if not value.is_meta else "pass a tensor with values",
+            )
         if value.is_complex():
             value = torch.view_as_real(value.detach().resolve_conj())
         name = str(value.dtype).removeprefix("torch.")

@@ -61,6 +61,9 @@ def _searchsorted(
     else:
         bounds, given = sequence, values.unsqueeze(-1)
     below = bounds <= given if right else bounds < given
+    if given.is_floating_point():
+        # NaN is the last.
+        below = below | given.isnan()
     return below.to(torch.int64).sum(-1).to(torch.int32 if out_int32 else torch.int64)
 
 

@@ -36,6 +36,13 @@ def _inverse(matrix: Any) -> Any:
     return _eliminated(matrix, eye.expand(matrix.shape))[0]
 
 
+def _inverse_ex(matrix: Any, *, check_errors: bool = False) -> Any:
+    found = _inverse(matrix)
+    if found is NotImplemented:
+        return NotImplemented
+    return found, torch.zeros(matrix.shape[:-2], dtype=torch.int32, device=matrix.device)
+
+
 def _solve(matrix: Any, right: Any, *, left: bool = True) -> Any:
     if matrix.shape[-1] > MAX_ELIMINATED:
         return NotImplemented
@@ -161,6 +168,9 @@ def _distances(left: Any, right: Any, p: float, compute_mode: int | None = None)
 LINEAR: dict[str, Callable[..., Any]] = {
     "aten.linalg_inv.default": _inverse,
     "aten.inverse.default": _inverse,
+    "aten.linalg_inv_ex.default": _inverse_ex,
+    # What PyTorch refuses is infinite or NaN here.
+    "aten._linalg_check_errors.default": lambda info, name, *, is_matrix: None,
     "aten.linalg_solve.default": _solve,
     "aten.linalg_det.default": _determinant,
     "aten.det.default": _determinant,

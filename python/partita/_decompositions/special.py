@@ -29,8 +29,8 @@ def _lgamma(x: Any) -> Any:
 
     if not x.is_floating_point():
         x = x.to(torch.get_default_dtype())
-    dtype = x.dtype
-    x = x.to(torch.promote_types(dtype, torch.float32))
+    # Near 1 and 2, where it is 0, digits would be lost.
+    dtype, x = x.dtype, x.to(torch.float64)
     is_infinite = x.isinf()
     finite = torch.where(is_infinite, 1.0, x)
     is_left = finite < 0.5
@@ -43,7 +43,41 @@ def _lgamma(x: Any) -> Any:
 
 
 def _hypot(x: Any, y: Any) -> Any:
-    return (x * x + y * y).sqrt()
+    """Scaled, so that squares neither overflow nor vanish."""
+    x, y = torch.broadcast_tensors(x, y)
+    size = torch.maximum(x.abs(), y.abs())
+    is_plain = (size > 0) & ~size.isinf()
+    scale = torch.where(is_plain, size, 1.0)
+    right, up = torch.where(is_plain, x, 0.0) / scale, torch.where(is_plain, y, 1.0) / scale
+    found = torch.where(is_plain, scale * (right * right + up * up).sqrt(), size)
+    return torch.where(x.isinf() | y.isinf(), math.inf, found)
+
+
+def _sinc(x: Any) -> Any:
+    x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
+    is_zero = x == 0
+    angle = math.pi * torch.where(is_zero, 1.0, x)
+    return torch.where(is_zero, 1.0, torch.sin(angle) / angle)
+
+
+def _times_log_of_more(x: Any, y: Any) -> Any:
+    """``x log(1 + y)``; 0 where ``x`` is 0, also where the logarithm is none."""
+    log = torch.log1p(y)
+    is_nothing = (x == 0) & ~log.isfinite() & ~y.isnan()
+    return x * torch.where(is_nothing, 0.0, log)
+
+
+def _greater(a: Any, b: Any) -> Any:
+    return torch.where(a.isnan(), b, torch.where(b.isnan(), a, torch.maximum(a, b)))
+
+
+def _lesser(a: Any, b: Any) -> Any:
+    return torch.where(a.isnan(), b, torch.where(b.isnan(), a, torch.minimum(a, b)))
+
+
+def _rounded(x: Any, *, decimals: int) -> Any:
+    factor = 10.0 ** abs(decimals)
+    return (x * factor).round() / factor if decimals > 0 else (x / factor).round() * factor
 
 
 def _rrelu(x: Any, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, generator: Any = None) -> Any:
@@ -79,7 +113,8 @@ def _acosh(x: Any) -> Any:
     is_large = x > _LARGE
     beyond = torch.where(is_large, 2.0, x) - 1
     found = torch.log1p(beyond + (beyond * (2 + beyond)).sqrt())
-    return torch.where(is_large, torch.where(is_large, x, 1.0).log() + math.log(2), found)
+    found = torch.where(is_large, torch.where(is_large, x, 1.0).log() + math.log(2), found)
+    return torch.where(x < 1, math.nan, found)
 
 
 def _atanh(x: Any) -> Any:
@@ -92,7 +127,7 @@ _BERNOULLI = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132)
 
 def _digamma(x: Any) -> Any:
     dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()
-    x = x.to(torch.promote_types(dtype, torch.float32))
+    x = x.to(torch.float64)
     # psi(1 - x) - psi(x) = pi / tan(pi x).
     is_left = x < 0.5
     right = torch.where(is_left, 1 - x, x)
@@ -180,6 +215,13 @@ def _short_time(
 
 SPECIAL: dict[str, Callable[..., Any]] = {
     "aten.hypot.default": _hypot,
+    "aten.sinc.default": _sinc,
+    "aten.special_sinc.default": _sinc,
+    "aten.special_xlog1py.default": _times_log_of_more,
+    "aten.fmax.default": _greater,
+    "aten.fmin.default": _lesser,
+    "aten.positive.default": lambda x: x.clone(),
+    "aten.round.decimals": _rounded,
     "aten.rrelu.default": _rrelu,
     "aten.lgamma.default": _lgamma,
     "aten.digamma.default": _digamma,
