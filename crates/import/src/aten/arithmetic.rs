@@ -244,10 +244,12 @@ fn remainder(call: &mut Call) -> Outs {
     one(call.b().select(moves, moved, rest)?)
 }
 
+/// In the type of sums: an exponent that is rounded to few digits is another power.
 fn power(call: &mut Call) -> Outs {
     let dtype = call.result_dtype(0)?;
-    let [a, b] = operands(call, ["self", "exponent"], dtype)?;
-    one(call.b().binary(BinaryKind::Power, a, b)?)
+    let [a, b] = operands(call, ["self", "exponent"], wide(dtype))?;
+    let y = call.b().binary(BinaryKind::Power, a, b)?;
+    one(convert(call, y, dtype)?)
 }
 
 /// Small exponents as products and roots, as ATen computes them.

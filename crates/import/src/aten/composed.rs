@@ -42,10 +42,8 @@ fn hyperbolic(call: &mut Call, x: ValueId, kind: BinaryKind) -> Result<ValueId> 
         sides.push(call.b().exponential(lower)?);
     }
     let far = call.b().binary(kind, sides[0], sides[1])?;
-    if kind == BinaryKind::Add {
-        return Ok(far);
-    }
-    // Near 0 the exponentials cancel: e + e / (e + 1) with e = exp(x) - 1 does not.
+    // Near 0 the exponentials cancel, those of the sum in its slope: with e = exp(x) - 1 the difference is half of
+    // e + e / (e + 1), and the sum is 2 + e e / (e + 1).
     let size = call.b().unary(UnaryKind::Abs, x)?;
     let ones = call.b().full_like(x, 1.0)?;
     let zero = call.b().full_like(x, 0.0)?;
@@ -54,8 +52,14 @@ fn hyperbolic(call: &mut Call, x: ValueId, kind: BinaryKind) -> Result<ValueId> 
     let grown = call.b().unary(UnaryKind::ExponentialMinusOne, near)?;
     let above = call.b().add(grown, ones)?;
     let ratio = call.b().divide(grown, above)?;
-    let sum = call.b().add(grown, ratio)?;
-    let near = call.b().scale(sum, 0.5)?;
+    let near = if kind == BinaryKind::Add {
+        let product = call.b().multiply(grown, ratio)?;
+        let half = call.b().scale(product, 0.5)?;
+        call.b().offset(half, 1.0)?
+    } else {
+        let sum = call.b().add(grown, ratio)?;
+        call.b().scale(sum, 0.5)?
+    };
     call.b().select(is_far, far, near)
 }
 
