@@ -225,9 +225,7 @@ fn attention_of<T: Element>(x: &[T], y: &[T], dtype: &str) {
             let mut out = ViewMut::of(&mut results[0], &[batch, length, heads, width]).permute(&[0, 2, 1, 3]);
             attention(
                 KernelOptions::native(),
-                &view(x),
-                &view(y),
-                &view(x),
+                [&view(x), &view(y), &view(x)],
                 &options,
                 &mut out,
                 &mut workspace,
@@ -239,14 +237,9 @@ fn attention_of<T: Element>(x: &[T], y: &[T], dtype: &str) {
                 .map(|x| ViewMut::of(x, &[batch, length, heads, width]).permute(&[0, 2, 1, 3]));
             attention_backward(
                 KernelOptions::native(),
-                &view(x),
-                &view(y),
-                &view(x),
+                [&view(x), &view(y), &view(x), &view(y)],
                 &options,
-                &view(y),
-                &mut dq,
-                &mut dk,
-                &mut dv,
+                [&mut dq, &mut dk, &mut dv],
                 &mut workspace,
             );
         });

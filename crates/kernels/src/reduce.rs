@@ -383,17 +383,19 @@ pub fn block_results_bytes(dtype: DType, rows: usize, width: usize) -> usize {
     rows.div_ceil(BLOCK_ROWS) * width * dispatch!(dtype, T => size_of::<<T as Element>::Compute>())
 }
 
-/// Adds the elements from position `first` on, of rows of `width` elements, to the results of their blocks.
-/// The elements must be added in order, from the beginning of a block on.
-pub(crate) fn fold_rows(
-    options: KernelOptions,
-    op: Reduction,
-    dtype: DType,
-    x: &[u8],
-    first: usize,
-    width: usize,
-    results: &mut [u8],
-) {
+/// Consecutive elements of rows of `width` elements, from position `first` on.
+#[derive(Clone, Copy)]
+pub(crate) struct Stretch<'a> {
+    pub dtype: DType,
+    pub bytes: &'a [u8],
+    pub first: usize,
+    pub width: usize,
+}
+
+/// Adds elements of rows to the results of their blocks. The elements must be added in order, from the beginning of a
+/// block on.
+pub(crate) fn fold_rows(options: KernelOptions, op: Reduction, elements: Stretch<'_>, results: &mut [u8]) {
+    let Stretch { dtype, bytes: x, first, width } = elements;
     fold!(op, dtype, T, F => fold_typed_rows::<T, F>(options, cast_slice(x), first, width, cast_slice_mut(results)))
 }
 
@@ -432,21 +434,18 @@ fn fold_typed_rows<T: Element, F: Fold<T::Compute>>(
 /// The total of a row that continues in the next call.
 pub(crate) type Carried = [u64; TOTAL_BYTES / size_of::<u64>()];
 
-/// Reduces along rows: takes the elements from position `first` on, of rows of `width` elements, in order,
-/// and writes `init` combined with each row, as [`reduce`] does, to `out` at the row's number. Each call
-/// begins and ends at the end of a row or of a tile of a row; the total of the last row is carried to the
-/// next call.
+/// Reduces along rows: takes their elements in order, and writes `init` combined with each row, as [`reduce`] does, to
+/// `out` at the row's number. Each call begins and ends at the end of a row or of a tile of a row; the total of the last
+/// row is carried to the next call.
 pub(crate) fn fold_along(
     options: KernelOptions,
     op: Reduction,
-    dtype: DType,
-    x: &[u8],
-    first: usize,
-    width: usize,
+    elements: Stretch<'_>,
     init: &Scalar,
     carried: &mut Carried,
     out: &mut [u8],
 ) {
+    let Stretch { dtype, bytes: x, first, width } = elements;
     fold!(op, dtype, T, F => {
         let carried = &mut cast_slice_mut(carried)[0];
         fold_typed_along::<T, F>(options, cast_slice(x), first, width, init.get(), carried, cast_slice_mut(out))

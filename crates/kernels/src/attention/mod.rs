@@ -196,9 +196,7 @@ pub fn attention_pairs(queries: usize, keys: usize, options: &AttentionOptions<'
 /// Where shapes or types do not fit or the workspace is too small.
 pub fn attention(
     kernel_options: KernelOptions,
-    q: &View<'_>,
-    k: &View<'_>,
-    v: &View<'_>,
+    [q, k, v]: [&View<'_>; 3],
     options: &AttentionOptions<'_>,
     out: &mut ViewMut<'_>,
     workspace: &mut [u8],
@@ -216,14 +214,9 @@ pub fn attention(
 /// Where shapes or types do not fit or the workspace is too small.
 pub fn attention_backward(
     kernel_options: KernelOptions,
-    q: &View<'_>,
-    k: &View<'_>,
-    v: &View<'_>,
+    [q, k, v, dout]: [&View<'_>; 4],
     options: &AttentionOptions<'_>,
-    dout: &View<'_>,
-    dq: &mut ViewMut<'_>,
-    dk: &mut ViewMut<'_>,
-    dv: &mut ViewMut<'_>,
+    [dq, dk, dv]: [&mut ViewMut<'_>; 3],
     workspace: &mut [u8],
 ) {
     let sizes = Sizes::new(q, k, v, options);

@@ -13,7 +13,7 @@ use crate::chain::steps::{CHUNK, Operands};
 use crate::compare::{clamp_tile, compare_tile, select_tile};
 use crate::convert::convert_tile;
 use crate::copy::{fill_tile, iota_tile};
-use crate::reduce::{Carried, REDUCE_BLOCK_ROWS, Sum, block_results, fold_along, fold_rows};
+use crate::reduce::{Carried, REDUCE_BLOCK_ROWS, Stretch, Sum, block_results, fold_along, fold_rows};
 use crate::stream::{Streaming, stream};
 use crate::tiles::{Found, Reader, SHORTEST_TILE, TILE, TileBytes, Writer};
 use crate::unary::unary_tile;
@@ -278,12 +278,13 @@ impl Run<'_, '_, '_> {
             let &EwFold { register, reduction, width, direction } = fold;
             let bytes = read(program, register, readers, [slots, &[]], [start, count]);
             let dtype = program.registers[register];
+            let elements = |first: usize| Stretch { dtype, bytes, first, width };
             match direction {
                 FoldDirection::Across => {
-                    fold_rows(*options, reduction, dtype, bytes, *before + start, width, folded)
+                    fold_rows(*options, reduction, elements(*before + start), folded);
                 }
                 FoldDirection::Along(init) => {
-                    fold_along(*options, reduction, dtype, bytes, start, width, &init, carried, folded);
+                    fold_along(*options, reduction, elements(start), &init, carried, folded);
                 }
             }
         }

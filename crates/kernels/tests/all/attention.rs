@@ -64,9 +64,7 @@ impl Problem {
         let mut workspace = vec![0xFF; attention_workspace_bytes(q.dtype, queries, keys, width)];
         attention(
             KernelOptions::native(),
-            &q.view(),
-            &k.view(),
-            &v.view(),
+            [&q.view(), &k.view(), &v.view()],
             &self.options(),
             &mut out.view_mut(),
             &mut workspace,
@@ -173,8 +171,8 @@ proptest! {
             let bytes = attention_backward_workspace_bytes(dtype, heads / key_heads, queries, keys, width);
             let mut workspace = vec![0xFF; bytes];
             let [dq, dk, dv] = &mut gradients;
-            attention_backward(KernelOptions::native(), &q.view(), &k.view(), &v.view(), &problem.options(), &dout.view(),
-                &mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut(), &mut workspace);
+            attention_backward(KernelOptions::native(), [&q.view(), &k.view(), &v.view(), &dout.view()],
+                &problem.options(), [&mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut()], &mut workspace);
             gradients
         };
         let gradients = backward(&mut draw, &q, &k, &v, &dout);
@@ -228,11 +226,11 @@ proptest! {
             let mut workspace = vec![0xFF; attention_workspace_bytes(DType::BF16, queries, keys, width)];
             let mut results = [&q, &q, &k, &v].map(|x| Tensor::zeros(DType::BF16, &x.shape));
             let [out, dq, dk, dv] = &mut results;
-            attention(options, &q.view(), &k.view(), &v.view(), &problem.options(), &mut out.view_mut(), &mut workspace);
+            attention(options, [&q.view(), &k.view(), &v.view()], &problem.options(), &mut out.view_mut(), &mut workspace);
             let bytes = attention_backward_workspace_bytes(DType::BF16, heads / key_heads, queries, keys, width);
             let mut workspace = vec![0xFF; bytes];
-            attention_backward(options, &q.view(), &k.view(), &v.view(), &problem.options(), &dout.view(),
-                &mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut(), &mut workspace);
+            attention_backward(options, [&q.view(), &k.view(), &v.view(), &dout.view()],
+                &problem.options(), [&mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut()], &mut workspace);
             results.map(|x| x.values())
         });
         for (with, without) in found[0].iter().zip(&found[1]) {
@@ -250,9 +248,7 @@ fn a_number_that_is_none_shows_in_the_result() {
     let options = AttentionOptions::new(1.0);
     attention(
         KernelOptions::native(),
-        &q.view(),
-        &k.view(),
-        &k.view(),
+        [&q.view(), &k.view(), &k.view()],
         &options,
         &mut out.view_mut(),
         &mut workspace,
@@ -289,9 +285,7 @@ fn a_query_has_the_bits_it_has_among_others() {
         let q = q.view().slice(2, first, end, 1);
         attention(
             KernelOptions::native(),
-            &q,
-            &k.view(),
-            &v.view(),
+            [&q, &k.view(), &v.view()],
             &options,
             &mut out.view_mut(),
             &mut workspace,
@@ -324,9 +318,7 @@ fn infinite_scores_and_rows_without_keys_across_blocks() {
     let mut workspace = vec![0xFF; attention_workspace_bytes(DType::F32, 3, keys, 1)];
     attention(
         KernelOptions::native(),
-        &q.view(),
-        &k.view(),
-        &v.view(),
+        [&q.view(), &k.view(), &v.view()],
         &options,
         &mut out.view_mut(),
         &mut workspace,
@@ -342,14 +334,9 @@ fn infinite_scores_and_rows_without_keys_across_blocks() {
     let [dq, dk, dv] = &mut gradients;
     attention_backward(
         KernelOptions::native(),
-        &q.view(),
-        &k.view(),
-        &v.view(),
+        [&q.view(), &k.view(), &v.view(), &dout.view()],
         &options,
-        &dout.view(),
-        &mut dq.view_mut(),
-        &mut dk.view_mut(),
-        &mut dv.view_mut(),
+        [&mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut()],
         &mut workspace,
     );
     assert!(gradients.iter().all(|x| x.values().iter().all(|&x| x == 0.0)));
@@ -372,14 +359,9 @@ fn empty_dimensions() {
             vec![0xFF; attention_backward_workspace_bytes(DType::BF16, 2, sizes[3], sizes[4], sizes[5])];
         attention_backward(
             KernelOptions::native(),
-            &q.view(),
-            &k.view(),
-            &v.view(),
+            [&q.view(), &k.view(), &v.view(), &dout.view()],
             &problem.options(),
-            &dout.view(),
-            &mut dq.view_mut(),
-            &mut dk.view_mut(),
-            &mut dv.view_mut(),
+            [&mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut()],
             &mut workspace,
         );
         // Without keys everything is zero, and without queries the gradients of keys are zero.

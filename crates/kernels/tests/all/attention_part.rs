@@ -76,13 +76,13 @@ proptest! {
         let mut out = Tensor::zeros(dtype, &problem.query_shape());
         let options = problem.options(first, 0);
         let mut workspace = vec![0xFF; attention_workspace_bytes(dtype, queries, keys, problem.width)];
-        attention(kernels, &q.view(), &k.view(), &v.view(), &options, &mut out.view_mut(), &mut workspace);
+        attention(kernels, [&q.view(), &k.view(), &v.view()], &options, &mut out.view_mut(), &mut workspace);
         let mut whole = [&q, &k, &v].map(|x| Tensor::zeros(dtype, &x.shape));
         let bytes = attention_backward_workspace_bytes(dtype, HEADS, queries, keys, problem.width);
         let mut workspace = vec![0xFF; bytes];
         let [dq, dk, dv] = &mut whole;
-        attention_backward(kernels, &q.view(), &k.view(), &v.view(), &options, &dout.view(),
-            &mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut(), &mut workspace);
+        attention_backward(kernels, [&q.view(), &k.view(), &v.view(), &dout.view()],
+            &options, [&mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut()], &mut workspace);
 
         // In three parts, the last ones first, padded with numbers that are none.
         let room = keys.div_ceil(3);

@@ -99,7 +99,7 @@ pub(super) fn whole(
         let options = seen.options(mask, Places::behind(behind));
         let [q, k, v] = [0, 1, 2].map(|i| operands[i].view(memory));
         let (out, scratch) = (&mut memory.view_mut(&outputs[0]), memory.bytes_mut(workspace));
-        kernels::attention(kernel_options, &q, &k, &v, &options, out, scratch);
+        kernels::attention(kernel_options, [&q, &k, &v], &options, out, scratch);
         Ok(())
     })
 }
@@ -123,14 +123,9 @@ pub(super) fn whole_gradient(
         let scratch = memory.bytes_mut(workspace);
         kernels::attention_backward(
             kernel_options,
-            &q,
-            &k,
-            &v,
+            [&q, &k, &v, &dout],
             &options,
-            &dout,
-            &mut dq,
-            &mut dk,
-            &mut dv,
+            [&mut dq, &mut dk, &mut dv],
             scratch,
         );
         Ok(())
