@@ -11,6 +11,9 @@
 //! Views that do not fit a kernel are mistakes of the caller and panic, as slices do; errors that depend on
 //! data (a row index out of range) are error values.
 
+// A matrix product takes what that of BLAS takes: sizes, scales, and operands with their strides.
+#![allow(clippy::too_many_arguments)]
+
 mod activation;
 mod attention;
 mod binary;

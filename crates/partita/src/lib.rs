@@ -8,6 +8,7 @@
 
 mod against;
 mod agreement;
+#[allow(clippy::too_many_arguments)]
 pub mod auto_plan;
 pub mod auto_step;
 mod cluster;
@@ -29,6 +30,7 @@ pub mod models;
 pub mod one_device;
 pub mod opt;
 pub mod planned_step;
+#[allow(clippy::too_many_arguments)]
 pub mod predict;
 pub mod prelude;
 pub mod price;
