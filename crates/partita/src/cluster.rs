@@ -350,12 +350,14 @@ mod tests {
             assert!(help.as_deref().is_some_and(|help| help.contains("without `links`")), "{error}");
         }
         assert_eq!(code("[cluster]\ncores = 0"), "E002");
-        assert_eq!(code("[cluster]\nothers = [{ name = 'v100-32g' }]"), "E002");
-        assert_eq!(code("[cluster]\nothers = [{ first = 0 }]"), "E471");
-        assert_eq!(code("[cluster]\nothers = [{ first = 1, flops = 1 }]"), "E001");
-        assert_eq!(code("[cluster]\nothers = [{ first = 1, flops_per_s = 0 }]"), "E470");
-        assert_eq!(code("[cluster]\nothers = [{ first = 1, name = 'v100-33g' }]"), "E473");
-        assert_eq!(code("[cluster]\nothers = [{ first = 1, links = [] }, { first = 1 }]"), "E471");
+        assert_eq!(code("[cluster]\nothers = []"), "E001");
+        assert_eq!(code("[cluster]\ntarget = 'tpu'"), "E002");
+        assert_eq!(code("[cluster]\ndevices = [{ name = 'v100-32g' }]"), "E002");
+        assert_eq!(code("[cluster]\ndevices = [{ first = 0 }]"), "E471");
+        assert_eq!(code("[cluster]\ndevices = [{ first = 1, flops = 1 }]"), "E001");
+        assert_eq!(code("[cluster]\ndevices = [{ first = 1, flops_per_s = 0 }]"), "E470");
+        assert_eq!(code("[cluster]\ndevices = [{ first = 1, name = 'v100-33g' }]"), "E473");
+        assert_eq!(code("[cluster]\ndevices = [{ first = 1, links = [] }, { first = 1 }]"), "E471");
         assert_eq!(code("[cluster]\nname = 'a100-80g:1x8+v100-32g:1x4'"), "E471");
         assert_eq!(code("[cluster]\nlinks = [{ ranks = 8 }]"), "E002");
         assert_eq!(

@@ -244,12 +244,11 @@ fn remainder(call: &mut Call) -> Outs {
     one(call.b().select(moves, moved, rest)?)
 }
 
-/// In the type of sums: an exponent that is rounded to few digits is another power.
+/// In narrow types the exponent is rounded too, as in PyTorch.
 fn power(call: &mut Call) -> Outs {
     let dtype = call.result_dtype(0)?;
-    let [a, b] = operands(call, ["self", "exponent"], wide(dtype))?;
-    let y = call.b().binary(BinaryKind::Power, a, b)?;
-    one(convert(call, y, dtype)?)
+    let [a, b] = operands(call, ["self", "exponent"], dtype)?;
+    one(call.b().binary(BinaryKind::Power, a, b)?)
 }
 
 /// Small exponents as products and roots, as ATen computes them.
