@@ -527,9 +527,7 @@ fn scalar_of_step(graph: &Graph, name: &str) -> Option<ValueId> {
 fn parameters(graph: &Graph) -> Result<Vec<ValueId>> {
     let params = graph.params();
     if params.is_empty() {
-        return Err(Diagnostic::new("E055", "the model has no parameters to train")
-            .expected("at least one parameter that the loss depends on")
-            .found(format!("{} inputs, none of them a parameter", graph.inputs.len())));
+        return Err(Diagnostic::new("E055", "the model has no parameters to train"));
     }
     Ok(params)
 }
