@@ -19,7 +19,9 @@ use cli::usage_error;
 use command::Application;
 use commands::{COMMANDS, launch};
 use output::Output;
+use partita::engines::xla::Xla;
 use partita::engines::{CONSEQUENCE, Engines};
+use partita::xla::runner;
 use partita_base::{Diagnostic, Result};
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -30,7 +32,9 @@ use std::rc::Rc;
 /// Runs the command with the arguments of this process.
 pub fn main() -> ExitCode {
     name_lack_of_threads();
-    ExitCode::from(run_with(std::env::args_os().collect()))
+    // Its own file runs steps under XLA, in a process of their own.
+    let xla = std::env::current_exe().map(Xla::run_by).unwrap_or_default();
+    ExitCode::from(run_on(std::env::args_os().collect(), Engines::bundled().with(xla)))
 }
 
 /// Ends the process with E040 where the system gives it no thread, which needs memory for its stack: the scoped threads of
@@ -57,6 +61,9 @@ pub fn run_with(arguments: Vec<OsString>) -> u8 {
 
 /// As [`run_with`], in a program with these engines. Of several processes, the first one prints.
 pub fn run_on(arguments: Vec<OsString>, engines: Engines) -> u8 {
+    if arguments.get(1).is_some_and(|word| word == runner::COMMAND) {
+        return runner::main(&arguments[2..]);
+    }
     let code = printed(arguments, engines);
     if code != 0 {
         launch::mark_told();

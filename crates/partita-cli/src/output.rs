@@ -214,8 +214,12 @@ impl Output {
         }
         let width = self.total_steps.to_string().len();
         let used = step.peak_bytes_used.map_or(String::new(), |used| format!(" ({} used)", bytes(used)));
+        let memory = match step.peak_bytes_planned {
+            0 => String::new(),
+            planned => format!("  memory {}{used}", bytes(planned)),
+        };
         let line = format!(
-            "step {:>width$}/{}  loss {:>9}  grad norm {:>9}  lr {:.2e}  {:>6} {}  memory {}{used}\n",
+            "step {:>width$}/{}  loss {:>9}  grad norm {:>9}  lr {:.2e}  {:>6} {}{memory}\n",
             step.step,
             self.total_steps,
             number(step.loss),
@@ -223,7 +227,6 @@ impl Output {
             step.learning_rate,
             short(step.tokens_per_s),
             unit(step.rows_per_s, step.tokens_per_s),
-            bytes(step.peak_bytes_planned),
         );
         self.print(&line);
     }
@@ -467,7 +470,11 @@ fn summary_table(summary: &Summary) -> String {
     add("one device", summary.tokens_per_s_one_device.map(alone));
     add("time", Some(duration(summary.seconds)));
     let used = summary.peak_bytes_used.map_or(String::new(), |used| format!(", {} used", bytes(used)));
-    add("memory per rank", has_run.then(|| format!("{} planned{used}", bytes(summary.peak_bytes_planned))));
+    let has_memory = has_run && summary.peak_bytes_planned > 0;
+    add(
+        "memory per rank",
+        has_memory.then(|| format!("{} planned{used}", bytes(summary.peak_bytes_planned))),
+    );
     add("verified", summary.verify_ok.map(|ok| if ok { "yes".into() } else { "no: results differ".into() }));
     add("checkpoint", summary.checkpoint.clone());
     rows.iter().map(|(label, value)| format!("{label:<16} {value}\n")).collect()

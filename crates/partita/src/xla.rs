@@ -5,13 +5,20 @@
 //! `sdy` annotations, and XLA partitions. The stages of a pipeline are cut into pieces, each a
 //! program. The runner, [`RUNNER`], is a script over jaxlib: it knows neither models nor plans, only the [`Manifest`].
 
+pub mod cache;
+pub mod manifest;
 mod pieces;
+pub mod plugins;
+pub mod runner;
+
+pub use manifest::{Form, Kind, Manifest, Module, Part, Tensor};
 
 use crate::execution::{literal, state_layout, tensor_data};
 use crate::layouts::with_layouts;
 use crate::run_files::Saved;
 use crate::session::Session;
 use indexmap::IndexMap;
+use manifest::{FEEDS_FILE, FORMAT, MANIFEST_FILE, RUNNER_FILE, STATE_FILE};
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::text::{PrintOptions, Ranks, print_with};
 use partita_ir::{
@@ -24,107 +31,19 @@ use partita_runtime::checkpoint::{self, Checkpoint, TensorData, export_weights};
 use partita_schedule::{Built, Stage};
 use partita_spmd::{Partitioned, uniform};
 use pieces::{Piece, pieces};
-use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+/// The variable that names another interpreter of Python than `python3`.
+pub const PYTHON: &str = "PARTITA_PYTHON";
+
+/// The interpreter that runs the runner, and whose packages may have PJRT plugins.
+pub fn python() -> String {
+    std::env::var(PYTHON).unwrap_or_else(|_| "python3".to_string())
+}
+
 /// The script that runs an exported step.
 pub const RUNNER: &str = include_str!("xla/run.py");
-
-/// The version of [`Manifest`].
-const FORMAT: &str = "partita-xla-1";
-
-/// Who partitions.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Form {
-    /// We do: one local program with collectives, which all ranks run.
-    Uniform,
-    /// XLA does: the step of one device with a layout on every value.
-    Global,
-}
-
-/// What the files of an exported step are.
-#[derive(Clone, Debug, Serialize)]
-pub struct Manifest {
-    /// Name and version of this format.
-    pub format: &'static str,
-    /// Who partitions.
-    pub form: Form,
-    /// The axes of the mesh with their sizes, major first.
-    pub mesh: Vec<(String, usize)>,
-    /// The modules in the order in which they run: one, or the pieces of pipeline stages.
-    pub modules: Vec<Module>,
-    /// The seed of initial values, data and dropout.
-    pub seed: u64,
-    /// Steps before the state was saved; 0 for an initial state.
-    pub first: u64,
-    /// The learning rate of each step, from step 1.
-    pub learning_rates: Vec<f64>,
-    /// Parameters and states that are stored as several tensors.
-    pub pieces: Vec<Part>,
-}
-
-impl Manifest {
-    /// It as JSON, which the runner reads.
-    pub fn to_json(&self) -> String {
-        serde_json::to_string(self).expect("a manifest has only strings as keys")
-    }
-}
-
-/// A part of a parameter or state.
-#[derive(Clone, Debug, Serialize)]
-pub struct Part {
-    /// The name of the whole.
-    pub whole: String,
-    /// The name of the part.
-    pub part: String,
-    /// The dimension along which it is a part.
-    pub dim: usize,
-    /// Its first and one past its last element along it.
-    pub window: [usize; 2],
-}
-
-/// A program of the ranks of one stage.
-#[derive(Clone, Debug, Serialize)]
-pub struct Module {
-    /// The file with its text; several modules may share one.
-    pub file: String,
-    /// The ranks that run it.
-    pub ranks: Vec<usize>,
-    /// The arguments of `@main`.
-    pub inputs: Vec<Tensor>,
-    /// Its results.
-    pub outputs: Vec<Tensor>,
-}
-
-/// An argument or a result.
-#[derive(Clone, Debug, Serialize)]
-pub struct Tensor {
-    /// Its name: the module path of a parameter, `loss`, ..; of a new value that of what it replaces.
-    pub name: String,
-    /// What it is: `parameter`, `state`, `batch`, `learning_rate`, `step`, `seed`, `carried` from a module before on the
-    /// same ranks, `received` from one on other ranks; of results `loss`, `grad_norm`, `gradient`, `new_value`, `metric`,
-    /// `carried`.
-    pub kind: &'static str,
-    /// The element type as MLIR names it.
-    pub dtype: String,
-    /// The global shape.
-    pub shape: Vec<usize>,
-    /// The layout.
-    pub layout: String,
-    /// The shape that each rank holds, pads at the end of each dimension included.
-    pub held: Vec<usize>,
-    /// For each rank, the first and one past the last global index of its shard, for each dimension. None for what stays
-    /// on its ranks.
-    pub shards: Vec<Vec<[usize; 2]>>,
-    /// Of a batch tensor: the tensor it is taken from, and its rows of it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rows: Option<(String, [usize; 2])>,
-    /// Of an argument that is donated: the number of the result that replaces it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub replaced_by: Option<usize>,
-}
 
 /// A step for XLA, in memory.
 #[derive(Clone, Debug)]
@@ -158,10 +77,10 @@ impl XlaStep {
         for (file, text) in &self.modules {
             write(file, text)?;
         }
-        export_weights(&folder.join("state.safetensors"), &self.state)?;
-        export_weights(&folder.join("feeds.safetensors"), &self.feeds)?;
-        write("run.py", RUNNER)?;
-        write("manifest.json", &self.manifest.to_json())
+        export_weights(&folder.join(STATE_FILE), &self.state)?;
+        export_weights(&folder.join(FEEDS_FILE), &self.feeds)?;
+        write(RUNNER_FILE, RUNNER)?;
+        write(MANIFEST_FILE, &self.manifest.to_json())
     }
 }
 
@@ -229,7 +148,7 @@ pub fn program(built: &Built, form: Form) -> Result<(Manifest, IndexMap<String, 
     let graphs = graphs.collect::<Result<Vec<Graph>>>()?;
     let (modules, texts) = modules(built, &graphs, form)?;
     let manifest = Manifest {
-        format: FORMAT,
+        format: FORMAT.to_string(),
         form,
         mesh: built.mesh.axes.iter().map(|axis| (axis.name.clone(), axis.size)).collect(),
         modules,
@@ -279,7 +198,7 @@ fn modules(built: &Built, graphs: &[Graph], form: Form) -> Result<(Vec<Module>, 
         let TensorType { shape, dtype } = graphs[stage].ty(value);
         let local = Tensor {
             name: String::new(),
-            kind: "",
+            kind: Kind::Carried,
             dtype: dtype.mlir_name().to_string(),
             shape: shape.clone(),
             layout: String::new(),
@@ -289,7 +208,7 @@ fn modules(built: &Built, graphs: &[Graph], form: Form) -> Result<(Vec<Module>, 
             replaced_by: None,
         };
         let whole = sent_at(stage, value).map(|position| wholes[stage].outputs[position].clone());
-        Tensor { name: key(stage, value), kind: "carried", ..whole.unwrap_or(local) }
+        Tensor { name: key(stage, value), kind: Kind::Carried, ..whole.unwrap_or(local) }
     };
     for piece in pieces(&built.stages, graphs, timetable)? {
         let Piece { stage, mut graph, inputs, outputs } = piece;
@@ -306,7 +225,7 @@ fn modules(built: &Built, graphs: &[Graph], form: Form) -> Result<(Vec<Module>, 
                     Source::Edge(edge) => {
                         let (sender, output) = built.edges[edge].from;
                         let name = key(sender, graphs[sender].outputs[output]);
-                        Tensor { name, kind: "received", ..whole.inputs[position].clone() }
+                        Tensor { name, kind: Kind::Received, ..whole.inputs[position].clone() }
                     }
                 },
             };
@@ -335,17 +254,14 @@ fn modules(built: &Built, graphs: &[Graph], form: Form) -> Result<(Vec<Module>, 
 /// The parameters and states that modules keep.
 fn kept_inputs(modules: &[Module]) -> IndexMap<&String, &Tensor> {
     let inputs = modules.iter().flat_map(|module| &module.inputs);
-    inputs
-        .filter(|input| matches!(input.kind, "parameter" | "state"))
-        .map(|input| (&input.name, input))
-        .collect()
+    inputs.filter(|input| input.kind.is_kept()).map(|input| (&input.name, input)).collect()
 }
 
 /// The global tensors that a runner of these modules saves, and that it reads from a checkpoint.
 fn saved_types(modules: &[Module], parts: &[Part]) -> Vec<(String, DType, Vec<usize>)> {
     let mut saved = IndexMap::new();
     for input in kept_inputs(modules).values() {
-        let dtype = DType::from_mlir_name(&input.dtype).expect("a type of the module");
+        let dtype = input.dtype().expect("a type of the module");
         let (mut name, mut shape) = (&input.name, input.shape.clone());
         if let Some(part) = parts.iter().find(|part| part.part == *name) {
             let all = parts.iter().filter(|other| other.whole == part.whole);
@@ -476,25 +392,25 @@ fn module(partitioned: &Partitioned, graph: &Graph, ranks: &[usize]) -> Module {
     Module { file: "step.mlir".to_string(), ranks: ranks.to_vec(), inputs, outputs }
 }
 
-fn kind_of_input(kind: &InputKind) -> &'static str {
+fn kind_of_input(kind: &InputKind) -> Kind {
     match kind {
-        InputKind::Parameter(_) => "parameter",
-        InputKind::State(_) => "state",
-        InputKind::Batch { .. } => "batch",
-        InputKind::Cotangent(_) => "cotangent",
-        InputKind::LearningRate(_) => "learning_rate",
-        InputKind::Step => "step",
-        InputKind::Seed => "seed",
+        InputKind::Parameter(_) => Kind::Parameter,
+        InputKind::State(_) => Kind::State,
+        InputKind::Batch { .. } => Kind::Batch,
+        InputKind::Cotangent(_) => Kind::Cotangent,
+        InputKind::LearningRate(_) => Kind::LearningRate,
+        InputKind::Step => Kind::Step,
+        InputKind::Seed => Kind::Seed,
     }
 }
 
-fn kind_of_output(kind: &OutputKind) -> &'static str {
+fn kind_of_output(kind: &OutputKind) -> Kind {
     match kind {
-        OutputKind::Loss => "loss",
-        OutputKind::GradientNorm => "grad_norm",
-        OutputKind::Gradient(_) => "gradient",
-        OutputKind::NewValue(_) => "new_value",
-        OutputKind::Metric(_) => "metric",
+        OutputKind::Loss => Kind::Loss,
+        OutputKind::GradientNorm => Kind::GradNorm,
+        OutputKind::Gradient(_) => Kind::Gradient,
+        OutputKind::NewValue(_) => Kind::NewValue,
+        OutputKind::Metric(_) => Kind::Metric,
     }
 }
 

@@ -9,9 +9,11 @@ use crate::output::format::bytes;
 use crate::run::{Ending, answer};
 use check::Checks;
 use clap::Args;
+use indexmap::IndexMap;
 use partita::engines::{Engine, EngineState, Engines};
 use partita::feeds::bundled_corpus;
 use partita::launcher::Place;
+use partita::xla::plugins::PluginState;
 use partita_base::Result;
 use partita_runtime::{KernelChoice, KernelOptions, Machine};
 use serde::Serialize;
@@ -131,11 +133,27 @@ impl Environment {
             (label(place), format!("{:<7} {missing}{}", engine.name, engine.about))
         };
         rows.extend(self.engines.iter().enumerate().map(state));
+        let plugins = self.engines.iter().flat_map(|engine| &engine.plugins).enumerate();
+        rows.extend(plugins.map(|(place, found)| (if place == 0 { "plugins" } else { "" }, plugin(found))));
         rows.extend(self.launched_by.iter().map(|place| ("started", format!("by {place}"))));
         let set: Vec<String> = self.launcher.iter().map(|(name, value)| format!("{name}={value}")).collect();
         rows.push(("launcher", if set.is_empty() { "none".to_string() } else { set.join(" ") }));
         rows.iter().map(|(label, value)| format!("{label:<9} {}\n", value.trim())).collect()
     }
+}
+
+/// A plugin in a line: what it is for, its version and devices, and its file.
+fn plugin(found: &PluginState) -> String {
+    let PluginState { name, path, version, devices, error } = found;
+    let mut kinds: IndexMap<&str, usize> = IndexMap::new();
+    devices.iter().for_each(|kind| *kinds.entry(kind).or_default() += 1);
+    let kinds: Vec<String> = kinds.iter().map(|(kind, count)| format!("{count} x {kind}")).collect();
+    let state = match (error, version) {
+        (Some(error), _) => format!("not usable: {error}"),
+        (None, Some(version)) => format!("PJRT {version}, {}", kinds.join(", ")),
+        (None, None) => "not loaded by this program".to_string(),
+    };
+    format!("{name:<7} {state}, {path}")
 }
 
 /// The processor's name, where the system tells.
@@ -186,6 +204,22 @@ mod tests {
             found.text()
         );
         assert_eq!(features(KernelOptions::portable()), ["portable"]);
+    }
+
+    #[test]
+    fn a_plugin_is_a_line_with_its_devices_or_with_what_is_wrong() {
+        let found = PluginState {
+            name: "cuda".to_string(),
+            path: "/p.so".to_string(),
+            version: Some("0.115".to_string()),
+            devices: ["H200", "H200", "A100"].map(String::from).to_vec(),
+            error: None,
+        };
+        assert_eq!(plugin(&found), "cuda    PJRT 0.115, 2 x H200, 1 x A100, /p.so");
+        let broken = PluginState { error: Some("no devices".to_string()), ..found.clone() };
+        assert_eq!(plugin(&broken), "cuda    not usable: no devices, /p.so");
+        let unknown = PluginState { version: None, ..found };
+        assert_eq!(plugin(&unknown), "cuda    not loaded by this program, /p.so");
     }
 
     #[test]

@@ -114,7 +114,7 @@ impl Engine for Abacus {
     }
 
     fn state(&self) -> EngineState {
-        EngineState { name: self.name(), ready: true, about: "13 wires".to_string() }
+        EngineState { name: self.name(), ready: true, about: "13 wires".to_string(), plugins: Vec::new() }
     }
 
     fn check(&self, _: &Session) -> partita_base::Result<()> {

@@ -381,8 +381,8 @@ fn summary(run: &TrainingRun, engine: &dyn Engine, finished: Finished, steps: u6
         checkpoint: saved.map(|(_, path)| path.display().to_string()),
         verify_ok: None,
         peak_bytes_planned: last.map_or(0, |r| r.peak_bytes_planned as u64),
-        // An engine that plans no memory counts none.
-        peak_bytes_used: last.filter(|r| r.peak_bytes_planned > 0).map(|r| r.peak_bytes_used as u64),
+        // An engine that does not count has none.
+        peak_bytes_used: last.map(|r| r.peak_bytes_used as u64).filter(|used| *used > 0),
     })
 }
 

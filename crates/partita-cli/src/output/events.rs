@@ -63,7 +63,8 @@ impl Step {
             rows_per_s: report.tokens_per_s / tokens_per_row,
             tokens_per_s: report.tokens_per_s,
             peak_bytes_planned: report.peak_bytes_planned as u64,
-            peak_bytes_used: Some(report.peak_bytes_used as u64),
+            // An engine that does not count has none.
+            peak_bytes_used: (report.peak_bytes_used > 0).then_some(report.peak_bytes_used as u64),
             learning_rate,
         }
     }

@@ -18,6 +18,7 @@ use crate::run_files::Saved;
 use crate::sample::Sampler;
 use crate::session::{Execution, Session};
 use crate::trainer::{Finished, Observer};
+use crate::xla::plugins::PluginState;
 use partita_base::{Diagnostic, Result};
 use partita_nn::Model;
 use partita_runtime::Processes;
@@ -190,6 +191,9 @@ pub struct EngineState {
     pub ready: bool,
     /// Its version, or what is missing.
     pub about: String,
+    /// The PJRT plugins that it finds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub plugins: Vec<PluginState>,
 }
 
 /// The engines of a program.
@@ -199,7 +203,7 @@ pub struct Engines(Vec<Arc<dyn Engine>>);
 impl Engines {
     /// `native`, `mpi` without processes of its own, and `xla`.
     pub fn bundled() -> Engines {
-        Engines::default().with(native::Native).with(mpi::Mpi::default()).with(xla::Xla)
+        Engines::default().with(native::Native).with(mpi::Mpi::default()).with(xla::Xla::default())
     }
 
     /// These engines and one more. An engine of the same name is replaced, in its place.

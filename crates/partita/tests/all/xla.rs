@@ -1,7 +1,7 @@
 //! Steps exported for XLA: the one program of all ranks, on the interpreter, and what the manifest says of it.
 
 use crate::session;
-use partita::xla::{Form, export};
+use partita::xla::{Form, Kind, export};
 use partita_ir::{Literal, Role, evaluate};
 use partita_schedule::feed::random_feed;
 use partita_spmd::{uniform, virtual_ranks};
@@ -91,23 +91,23 @@ fn the_manifest_says_where_every_element_of_every_tensor_is() {
         }
         // What is kept has an initial value or starts at zero, and is donated to the result of its name.
         for input in &module.inputs {
-            let is_kept = ["parameter", "state"].contains(&input.kind);
+            let is_kept = input.kind.is_kept();
             assert_eq!(input.replaced_by.is_some(), is_kept, "{}", input.name);
             if let Some(output) = input.replaced_by {
                 assert_eq!(module.outputs[output].name, input.name);
                 assert_eq!(
                     (&module.outputs[output].held, module.outputs[output].kind),
-                    (&input.held, "new_value")
+                    (&input.held, Kind::NewValue)
                 );
             }
-            assert_eq!(step.state.contains_key(&input.name), input.kind == "parameter", "{}", input.name);
+            assert_eq!(step.state.contains_key(&input.name), input.kind == Kind::Parameter, "{}", input.name);
             if let Some((name, [start, limit])) = &input.rows {
                 let whole = &step.feeds[&format!("2/{name}")];
                 assert!(start < limit && *limit <= whole.shape[0] && whole.shape[1..] == input.shape[1..]);
             }
         }
         assert_eq!(step.manifest.learning_rates.len(), 2);
-        assert_eq!((module.outputs[0].name.as_str(), module.outputs[0].kind), ("loss", "loss"));
+        assert_eq!((module.outputs[0].name.as_str(), module.outputs[0].kind), ("loss", Kind::Loss));
     }
 }
 
@@ -140,11 +140,11 @@ fn pieces_of_stages_read_what_pieces_before_them_return() {
         for module in modules {
             for input in &module.inputs {
                 match input.kind {
-                    "carried" => {
+                    Kind::Carried => {
                         let (ranks, held): &(Vec<usize>, Vec<usize>) = &returned[&input.name];
                         assert_eq!((ranks, held), (&module.ranks, &input.held), "{}", input.name);
                     }
-                    "received" if !step.state.contains_key(&input.name) => {
+                    Kind::Received if !step.state.contains_key(&input.name) => {
                         let (ranks, _) = &returned[&input.name];
                         assert_ne!(ranks, &module.ranks, "{}", input.name);
                     }
@@ -161,9 +161,9 @@ fn pieces_of_stages_read_what_pieces_before_them_return() {
                 }
             }
             for output in &module.outputs {
-                if output.kind == "carried" {
+                if output.kind == Kind::Carried {
                     returned.insert(output.name.clone(), (module.ranks.clone(), output.held.clone()));
-                } else if output.kind == "new_value" {
+                } else if output.kind == Kind::NewValue {
                     replaced.insert(output.name.clone(), ());
                 }
             }

@@ -34,7 +34,7 @@ impl Engine for Mpi {
             (None, Some(library)) => format!("{library} is here; it runs partita-mpi, built from crates/mpi"),
             (None, None) => "no mpirun; install an MPI library and build crates/mpi".to_string(),
         };
-        EngineState { name: self.name(), ready: self.processes.is_some(), about }
+        EngineState { name: self.name(), ready: self.processes.is_some(), about, plugins: Vec::new() }
     }
 
     fn check(&self, _: &Session) -> Result<()> {

@@ -29,6 +29,7 @@ impl Engine for Native {
             name: self.name(),
             ready: true,
             about: "CPU cores of this host, also in processes of `partita launch`".to_string(),
+            plugins: Vec::new(),
         }
     }
 

@@ -1,27 +1,42 @@
-//! `xla`: devices of XLA through jaxlib, CPU, GPU or TPU, one for each rank.
+//! `xla`: devices of XLA, one for each rank, CPU, GPU or TPU. A PJRT plugin has them, which a child process loads; without
+//! one, jaxlib.
 
+mod process;
 mod trainer;
 
+pub use crate::xla::{PYTHON, python};
 pub use trainer::XlaTrainer;
 
 use super::{Engine, EngineState, EngineTrainer, TrainingRun, first_line};
 use crate::trainer::Observer;
+use crate::xla::plugins::{PluginState, Program, search};
 use partita_base::{Diagnostic, Result};
+use std::path::PathBuf;
 
-/// The variable that names another interpreter of Python than `python3`.
-pub const PYTHON: &str = "PARTITA_PYTHON";
-
-/// The packages that the runner imports.
+/// The packages that the runner in Python imports.
 pub const PACKAGES: [&str; 2] = ["jax", "jaxlib"];
 
-/// The interpreter that runs the runner.
-pub fn python() -> String {
-    std::env::var(PYTHON).unwrap_or_else(|_| "python3".to_string())
+/// The engine `xla`. By default steps run in Python.
+#[derive(Clone, Debug, Default)]
+pub struct Xla {
+    program: Option<Program>,
 }
 
-/// The engine `xla`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Xla;
+impl Xla {
+    /// Steps run in `program`, where there is a PJRT plugin: when its first argument is
+    /// [`COMMAND`](crate::xla::runner::COMMAND), it calls [`main`](crate::xla::runner::main).
+    pub fn run_by(program: PathBuf) -> Xla {
+        Xla { program: Some(Program(program)) }
+    }
+
+    /// The plugins of this machine, with their devices if a program runs them.
+    fn plugins(&self) -> Vec<PluginState> {
+        match &self.program {
+            Some(program) => program.states(),
+            None => search().into_iter().map(PluginState::unknown).collect(),
+        }
+    }
+}
 
 impl Engine for Xla {
     fn name(&self) -> &'static str {
@@ -29,18 +44,26 @@ impl Engine for Xla {
     }
 
     fn about(&self) -> &'static str {
-        "devices of XLA through jaxlib"
+        "devices of XLA through a PJRT plugin or jaxlib"
     }
 
     fn state(&self) -> EngineState {
         let versions = PACKAGES.map(|package| version(package).map(|version| format!("{package} {version}")));
         let found: Vec<String> = versions.into_iter().flatten().collect();
-        let ready = found.len() == PACKAGES.len();
-        let about = match ready {
-            true => found.join(", "),
-            false => format!("{} finds no package {name}: pip install {name}", python(), name = PACKAGES[0]),
+        let has_python = found.len() == PACKAGES.len();
+        let plugins = self.plugins();
+        let usable = plugins.iter().filter(|plugin| self.program.is_some() && plugin.error.is_none()).count();
+        let about = match (usable, has_python) {
+            (0, false) => process::nothing_here(),
+            (0, true) => found.join(", "),
+            (1, _) => "a PJRT plugin".to_string(),
+            _ => format!("{usable} PJRT plugins"),
         };
-        EngineState { name: self.name(), ready, about }
+        let about = match usable > 0 && has_python {
+            true => format!("{about}, {}", found.join(", ")),
+            false => about,
+        };
+        EngineState { name: self.name(), ready: usable > 0 || has_python, about, plugins }
     }
 
     fn check_records(&self) -> Result<()> {
@@ -51,8 +74,9 @@ impl Engine for Xla {
     }
 
     fn trainer(&self, run: &TrainingRun, observer: &mut dyn Observer) -> Result<Box<dyn EngineTrainer>> {
+        let runner = process::choose(self.program.as_ref(), run.session, observer)?;
         observer.begins("lowering the step");
-        Ok(Box::new(XlaTrainer::new(run)?))
+        Ok(Box::new(XlaTrainer::new(run, runner)?))
     }
 }
 

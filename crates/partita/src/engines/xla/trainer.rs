@@ -3,7 +3,7 @@
 //! The runner prints a line of JSON for each step and for each state that it wrote to a file. This side makes checkpoints of
 //! these states, which are those of any other engine, so that a run continues on any of them.
 
-use super::{PACKAGES, PYTHON, python};
+use super::process::{Next, Runner, failed};
 use crate::engines::{EngineTrainer, TrainingRun};
 use crate::execution::state_layout;
 use crate::feeds::Feed;
@@ -13,18 +13,16 @@ use crate::run_files::{beside, folder, metadata};
 use crate::session::Session;
 use crate::trainer::{Finished, Observer, StepDone};
 use crate::validator::Validator;
+use crate::xla::runner::Line;
 use crate::xla::{Form, export};
-use partita_base::{Diagnostic, Result};
+use partita_base::{Result, format_seconds};
 use partita_runtime::StepReport;
 use partita_runtime::checkpoint::{Checkpoint, FileStorage, RunFolder, import_weights};
 use partita_schedule::{Built, StepKind};
-use serde::Deserialize;
-use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The beginning of the name of the folder through which both sides pass files.
@@ -33,6 +31,7 @@ const EXCHANGE: &str = "partita-xla-";
 /// A training run under XLA.
 pub struct XlaTrainer {
     session: Session,
+    runner: Runner,
     /// The step of validations, if there are any, which takes the state that the runner saves.
     validation: Option<Built>,
     feed: Arc<dyn Feed>,
@@ -56,36 +55,13 @@ impl Drop for Exchange {
     }
 }
 
-/// The runner, which ends with this value, and its standard input, which stays open until it has ended.
-struct Running(Child, Option<ChildStdin>);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A line of the runner.
-#[derive(Deserialize)]
-struct Line {
-    step: u64,
-    /// The results of the step.
-    loss: Option<f64>,
-    grad_norm: Option<f64>,
-    seconds: Option<f64>,
-    /// The file of the state after the step.
-    saved: Option<PathBuf>,
-}
-
 impl XlaTrainer {
     /// Exports the step of a run with its state, initial or resumed, and with the batches of its steps.
     ///
     /// # Errors
     /// Those of [`export`]; E432 if a validation could not take the state; E315 for a folder of checkpoints that cannot be
-    /// written, E061 without a Python with [`PACKAGES`], and for an exchange folder that cannot be written.
-    pub fn new(run: &TrainingRun) -> Result<XlaTrainer> {
-        check_packages()?;
+    /// written, E061 for an exchange folder that cannot be written.
+    pub(super) fn new(run: &TrainingRun, runner: Runner) -> Result<XlaTrainer> {
         let TrainingRun { session, model, feed, resumed } = run.clone();
         let processes = session.processes();
         let is_first = processes.is_none_or(|processes| processes.index() == 0);
@@ -116,6 +92,7 @@ impl XlaTrainer {
         Ok(XlaTrainer {
             folder: is_first.then(|| folder(session.config(), resumed)).transpose()?,
             session: session.clone(),
+            runner,
             validation,
             feed,
             exchange,
@@ -153,14 +130,16 @@ impl XlaTrainer {
     fn step(&mut self, line: &Line, observer: &mut dyn Observer) {
         let took = Duration::try_from_secs_f64(line.seconds.unwrap_or(0.0)).unwrap_or_default();
         let tokens = self.feed.tokens_per_batch() as f64;
+        let bytes = |count: Option<u64>| count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
+        let figure = |name: &str| line.figures.get(name).copied();
         let report = StepReport {
             step: line.step,
-            loss: line.loss.unwrap_or(f64::NAN),
-            grad_norm: line.grad_norm,
+            loss: figure("loss").flatten().unwrap_or(f64::NAN),
+            grad_norm: figure("grad_norm").map(|norm| norm.unwrap_or(f64::NAN)),
             scaling: None,
             tokens_per_s: tokens / took.as_secs_f64().max(1e-9),
-            peak_bytes_planned: 0,
-            peak_bytes_used: 0,
+            peak_bytes_planned: bytes(line.planned_bytes),
+            peak_bytes_used: bytes(line.used_bytes),
         };
         self.state.done = line.step;
         self.state.last = Some(report);
@@ -210,76 +189,44 @@ impl EngineTrainer for XlaTrainer {
         &self.changes
     }
 
+    fn can_stop(&self) -> bool {
+        self.runner.can_stop()
+    }
+
     /// Validations run on the CPU device.
-    fn fit(&mut self, observer: &mut dyn Observer, _: &AtomicBool) -> Result<Finished> {
+    fn fit(&mut self, observer: &mut dyn Observer, stop: &AtomicBool) -> Result<Finished> {
         let total = self.session.config().train.steps;
         let every = self.session.config().checkpoint.every;
-        let child = Command::new(python())
-            .arg(self.exchange.0.join("run.py"))
-            .envs(self.place()?)
-            .args(["--json", "--end-with-stdin"])
-            .args(["--save-every", &every.to_string()])
-            .arg("--save-in")
-            .arg(&self.exchange.0)
-            // Nothing is written: the runner ends when this pipe does, however this process ended.
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn();
-        let mut child = child.map_err(|error| failed("Python cannot be started", error.to_string()))?;
-        let mut pipe = child.stderr.take().expect("it is piped");
-        let said = std::thread::spawn(move || {
-            let mut bytes = Vec::new();
-            let _ = pipe.read_to_end(&mut bytes);
-            String::from_utf8_lossy(&bytes).into_owned()
-        });
-        let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        let stdin = child.stdin.take();
-        let mut running = Running(child, stdin);
-        for line in lines {
-            let line = line.map_err(|error| failed("its output cannot be read", error.to_string()))?;
-            let line: Line = serde_json::from_str(&line)
-                .map_err(|_| failed("it printed something else than steps", line.clone()))?;
-            match &line.saved {
-                Some(file) => self.save(line.step, file, total, observer)?,
-                None => self.step(&line, observer),
+        let mut running = self.runner.start(&self.exchange.0, every, self.place()?)?;
+        let mut is_asked = false;
+        loop {
+            match running.next() {
+                Next::Line(line) => match (&line.programs, &line.saved) {
+                    (Some(programs), _) => observer.note(&compiled(*programs, &line)),
+                    (None, Some(file)) => self.save(line.step, file, total, observer)?,
+                    (None, None) => self.step(&line, observer),
+                },
+                Next::Wait => {}
+                Next::End => break,
+            }
+            if !is_asked && self.can_stop() && stop.load(Ordering::SeqCst) {
+                running.stop();
+                is_asked = true;
             }
         }
-        let status = running.0.wait().map_err(|error| failed("it is lost", error.to_string()))?;
-        drop(running.1.take());
-        if !status.success() {
-            let said = said.join().unwrap_or_default();
-            let last = said.trim_end().lines().last().unwrap_or_default().to_string();
-            return Err(failed("the runner failed", format!("{status}: {last}"))
-                .help("`partita env` shows the Python and the packages that run it"));
-        }
+        running.finish(&self.runner)?;
+        self.state.is_stopped = is_asked && self.state.done < total;
         Ok(self.state.clone())
     }
 }
 
-/// E061 unless there is a Python that finds the packages of the runner; they are not imported.
-fn check_packages() -> Result<()> {
-    let program = "import importlib.metadata as m, sys; [m.version(name) for name in sys.argv[1:]]";
-    let done = Command::new(python()).args(["-c", program]).args(PACKAGES).output();
-    let done = done.map_err(|error| {
-        failed("its Python cannot be started", error.to_string())
-            .help(format!("name another Python with {PYTHON}"))
-    })?;
-    if done.status.success() {
-        return Ok(());
+/// What the runner has compiled.
+fn compiled((count, known): (usize, usize), line: &Line) -> String {
+    let seconds = format_seconds(line.seconds.unwrap_or(0.0));
+    let programs = if count == 1 { "1 program".to_string() } else { format!("{count} programs") };
+    match count - known.min(count) {
+        0 => format!("{programs} compiled by an earlier run, loaded in {seconds}"),
+        new if new == count => format!("XLA compiled {programs} in {seconds}"),
+        new => format!("XLA compiled {new} of {programs} in {seconds}, an earlier run the others"),
     }
-    let said = String::from_utf8_lossy(&done.stderr);
-    let last = said.lines().last().map_or(PACKAGES.join(" "), str::to_string);
-    let install = PACKAGES.join(" ");
-    Err(failed("its Python lacks a package", last)
-        .expected(format!("a Python with {}", PACKAGES.join(" and ")))
-        .help(format!(
-            "`{} -m pip install {install}`, or name another Python with {PYTHON}; `partita env` shows what is here",
-            python()
-        )))
-}
-
-/// E061.
-fn failed(what: &str, found: String) -> Box<Diagnostic> {
-    Diagnostic::new("E061", format!("the engine xla failed: {what}")).at(python()).found(found)
 }

@@ -1,0 +1,284 @@
+//! Runs an exported step through a PJRT plugin, in a process of its own: a failed check inside XLA ends a process.
+//!
+//! The program that trains starts itself with the word [`COMMAND`], which calls [`main`]. It prints lines of JSON, those of
+//! the script [`RUNNER`](super::RUNNER), and reads from its standard input: [`STOP`] asks to stop after the current step,
+//! and the end of the input ends the process at once.
+
+mod shards;
+mod steps;
+mod wiring;
+
+use crate::xla::Manifest;
+use crate::xla::cache::Cache;
+use crate::xla::manifest::{FEEDS_FILE, MANIFEST_FILE, STATE_FILE};
+use crate::xla::plugins::{Found, NUMBER_OF_CPUS};
+use partita_base::{Diagnostic, Result};
+use partita_pjrt::{Client, Plugin, Value};
+use partita_runtime::checkpoint::{export_weights, import_weights};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::{BufRead, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+use steps::{Fed, Run, rank_count, unreadable};
+
+/// The word by which a program becomes a runner: its first argument.
+pub const COMMAND: &str = "xla-runner";
+/// The word after [`COMMAND`] to train: then follow plugin, folder, and steps between saved states.
+pub const TRAIN: &str = "train";
+/// The word after [`COMMAND`] to list devices: then follows a plugin.
+pub const DEVICES: &str = "devices";
+/// The line on standard input that asks to stop after the current step.
+pub const STOP: &str = "stop";
+
+/// A line of a runner.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Line {
+    /// Steps done.
+    pub step: u64,
+    /// The seconds of the step, or of compiling.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+    /// The most bytes on a device, as XLA has planned its programs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub planned_bytes: Option<u64>,
+    /// The most bytes that were in use on a device so far.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used_bytes: Option<u64>,
+    /// How many programs there are, and how many of them an earlier run has compiled; before the first step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub programs: Option<(usize, usize)>,
+    /// The file of the state after the step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub saved: Option<PathBuf>,
+    /// Why the runner ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<Failure>,
+    /// The numbers of the step, by name: `loss`, `grad_norm`. One that is not finite is null.
+    #[serde(flatten)]
+    pub figures: BTreeMap<String, Option<f64>>,
+}
+
+/// A diagnostic of a runner.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Failure {
+    code: String,
+    message: String,
+    at: Option<String>,
+    expected: Option<String>,
+    found: Option<String>,
+    notes: Vec<String>,
+    help: Option<String>,
+}
+
+/// The codes that a runner reports.
+const CODES: [&str; 13] =
+    ["E061", "E062", "E063", "E064", "E065", "E066", "E311", "E312", "E313", "E316", "E480", "E481", "E482"];
+
+impl From<&Diagnostic> for Failure {
+    fn from(error: &Diagnostic) -> Failure {
+        let Diagnostic { code, message, expected, found, at, notes, help } = error.clone();
+        Failure { code: code.to_string(), message, at, expected, found, notes, help }
+    }
+}
+
+impl From<Failure> for Box<Diagnostic> {
+    fn from(failure: Failure) -> Box<Diagnostic> {
+        let Failure { code, message, at, expected, found, notes, help } = failure;
+        let known = CODES.into_iter().find(|known| *known == code).unwrap_or(CODES[0]);
+        Box::new(Diagnostic { code: known, message, expected, found, at, notes, help })
+    }
+}
+
+/// Does what the arguments after [`COMMAND`] say, and returns the exit code of the process.
+pub fn main(arguments: &[OsString]) -> u8 {
+    let out = own_stdout();
+    let done = match arguments {
+        [word, plugin] if word == DEVICES => list_devices(Path::new(plugin), &out),
+        [word, plugin, folder, every] if word == TRAIN => {
+            match every.to_str().and_then(|every| every.parse().ok()) {
+                Some(every) => train(Path::new(plugin), Path::new(folder), every, &out),
+                None => Err(not_for_people(arguments)),
+            }
+        }
+        _ => Err(not_for_people(arguments)),
+    };
+    let Err(error) = done else { return 0 };
+    eprintln!("{error}");
+    let _ = say(&out, &Line { error: Some(Failure::from(&*error)), ..Line::default() });
+    1
+}
+
+fn not_for_people(arguments: &[OsString]) -> Box<Diagnostic> {
+    Diagnostic::new("E061", format!("`{COMMAND}` is started by the engine `xla` alone"))
+        .expected(format!("{TRAIN} PLUGIN FOLDER STEPS, or {DEVICES} PLUGIN"))
+        .found(format!("{arguments:?}"))
+        .help("`partita train --engine xla` starts it")
+}
+
+/// The devices of a plugin.
+fn list_devices(plugin: &Path, out: &Out) -> Result<()> {
+    let plugin = Plugin::load(plugin)?;
+    let client = client(&plugin, 1)?;
+    let (major, minor) = plugin.api_version();
+    let found = Found {
+        version: format!("{major}.{minor}"),
+        platform: client.platform().to_string(),
+        devices: client.devices().iter().map(|device| device.kind().to_string()).collect(),
+    };
+    say(out, &found)
+}
+
+/// Trains the steps that there are batches for, and saves the state after every `every`-th and the last one.
+fn train(plugin: &Path, folder: &Path, every: u64, out: &Out) -> Result<()> {
+    let stop = stop_with_stdin();
+    let path = folder.join(MANIFEST_FILE);
+    let text = std::fs::read_to_string(&path).map_err(|error| unreadable(&path, &error.to_string()))?;
+    let manifest: Manifest =
+        serde_json::from_str(&text).map_err(|error| unreadable(&path, &error.to_string()))?;
+    let plugin = Plugin::load(plugin)?;
+    let client = client(&plugin, rank_count(&manifest))?;
+    let cache = Cache::of_user(&plugin, &client);
+    let initial = import_weights(&folder.join(STATE_FILE))?;
+    let began = Instant::now();
+    let mut run = Run::new(&manifest, folder, &client, &cache, &initial)?;
+    drop(initial);
+    let (step, seconds) = (manifest.first, Some(began.elapsed().as_secs_f64()));
+    say(out, &Line { step, seconds, programs: Some(run.compiled), ..Line::default() })?;
+    let feeds = import_weights(&folder.join(FEEDS_FILE))?;
+    let planned_bytes = run.planned_bytes()?;
+    let last = manifest.learning_rates.len() as u64;
+    for (step, &rate) in
+        (1..).zip(&manifest.learning_rates).skip(usize::try_from(manifest.first).unwrap_or(usize::MAX))
+    {
+        let began = Instant::now();
+        let tensor = |name: &str| feeds.get(&format!("{step}/{name}"));
+        let figures = run.step(&Fed { tensor: &tensor, rate, step })?;
+        let line = Line {
+            step,
+            seconds: Some(began.elapsed().as_secs_f64()),
+            planned_bytes,
+            used_bytes: run.used_bytes()?,
+            figures: figures
+                .into_iter()
+                .map(|(name, value)| (name, value.is_finite().then_some(value)))
+                .collect(),
+            ..Line::default()
+        };
+        say(out, &line)?;
+        let is_asked = stop.load(Ordering::SeqCst);
+        if step == last || is_asked || (every > 0 && step.is_multiple_of(every)) {
+            let file = folder.join(format!("state-{step}.safetensors"));
+            export_weights(&file, &run.state()?)?;
+            say(out, &Line { step, saved: Some(file), ..Line::default() })?;
+        }
+        if is_asked {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// A client with at least so many devices, if the plugin makes as many as it is asked for: that for CPUs.
+fn client(plugin: &Plugin, devices: usize) -> Result<Client> {
+    let name = plugin.path().file_name().unwrap_or_default().to_string_lossy();
+    match name.contains("cpu") {
+        true => {
+            plugin.client(&[(NUMBER_OF_CPUS, Value::Integer(i64::try_from(devices).unwrap_or(i64::MAX)))])
+        }
+        false => plugin.client(&[]),
+    }
+}
+
+/// Where lines go.
+type Out = std::fs::File;
+
+/// The standard output for lines alone: what libraries print there goes to the standard error.
+#[cfg(unix)]
+fn own_stdout() -> Out {
+    let own = rustix::io::dup(std::io::stdout()).map(Out::from);
+    let _ = rustix::stdio::dup2_stdout(std::io::stderr());
+    own.unwrap_or_else(|_| no_output())
+}
+
+#[cfg(not(unix))]
+fn own_stdout() -> Out {
+    no_output()
+}
+
+/// Says that there is no output, and ends the process.
+fn no_output() -> Out {
+    eprintln!("{}", Diagnostic::new("E061", "the runner of the engine xla has no standard output"));
+    std::process::exit(1)
+}
+
+fn say(mut out: &Out, line: &impl Serialize) -> Result<()> {
+    let refused = |error: String| Diagnostic::new("E061", "the runner cannot print its lines").found(error);
+    let mut text = serde_json::to_string(line).map_err(|error| refused(error.to_string()))?;
+    text.push('\n');
+    out.write_all(text.as_bytes()).map_err(|error| refused(error.to_string()))
+}
+
+/// The flag that [`STOP`] on the standard input sets. The process ends when the input does: the program that started it has
+/// ended.
+fn stop_with_stdin() -> Arc<AtomicBool> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = stop.clone();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(std::io::Result::ok) {
+            if line.trim() == STOP {
+                flag.store(true, Ordering::SeqCst);
+            }
+        }
+        end_now();
+    });
+    stop
+}
+
+/// Ends the process without the handlers of libraries, whose threads still run.
+#[cfg(unix)]
+fn end_now() -> ! {
+    use rustix::process::{Signal, getpid, kill_process};
+    let _ = kill_process(getpid(), Signal::KILL);
+    std::process::exit(1)
+}
+
+#[cfg(not(unix))]
+fn end_now() -> ! {
+    std::process::exit(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_those_of_the_script_and_carry_diagnostics() {
+        let script: Line = serde_json::from_str(r#"{"step": 3, "loss": 2.5, "seconds": 0.1}"#).unwrap();
+        assert_eq!((script.step, script.figures["loss"], script.seconds), (3, Some(2.5), Some(0.1)));
+        let figures = BTreeMap::from([("loss".to_string(), None), ("grad_norm".to_string(), Some(1.0))]);
+        let line = Line { step: 1, figures, planned_bytes: Some(9), ..Line::default() };
+        let text = serde_json::to_string(&line).unwrap();
+        assert_eq!(text, r#"{"step":1,"planned_bytes":9,"grad_norm":1.0,"loss":null}"#);
+        assert_eq!(serde_json::from_str::<Line>(&text).unwrap(), line);
+        let error =
+            Diagnostic::new("E064", "no devices").at("a").expected("b").found("c").note("d").help("e");
+        let text = serde_json::to_string(&Failure::from(&*error)).unwrap();
+        let back: Box<Diagnostic> = serde_json::from_str::<Failure>(&text).unwrap().into();
+        assert_eq!(back, error);
+        let other = Failure { code: "E999".to_string(), ..Failure::from(&*error) };
+        assert_eq!(Box::<Diagnostic>::from(other).code, "E061");
+    }
+
+    #[test]
+    fn words_that_are_no_order_are_refused() {
+        for words in [&[][..], &["train"], &["train", "p", "f", "x"], &["fly", "p"]] {
+            let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+            assert_eq!(not_for_people(&words).code, "E061");
+        }
+    }
+}
