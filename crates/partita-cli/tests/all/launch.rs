@@ -277,15 +277,15 @@ fn an_engine_refuses_what_it_cannot_do_before_it_starts() {
         .refuses("E060", &["partita.torch.apply", "python/docs/torch.md", "--engine native"]);
     place.train("mlp", "dp=2", &["--engine", "cuda"]).refuses("E033", &["native"]);
     let none = place.run_with(&["train", "mlp", "--json", "--engine", "xla", "--no-verify"], |command| {
-        command.env("PARTITA_PYTHON", "/no/such/python")
+        command.env("PARTITA_PYTHON", "/no/such/python").env("PARTITA_PJRT_PLUGIN", "")
     });
     none.refuses("E061", &["PARTITA_PYTHON"]);
     // It is refused before the plan is verified, with the packages to install.
     let unverified = place
         .run_with(&["train", "mlp", "--json", "--mesh", "dp=2", "--engine", "xla"], |command| {
-            command.env("PARTITA_PYTHON", "false")
+            command.env("PARTITA_PYTHON", "false").env("PARTITA_PJRT_PLUGIN", "")
         });
-    unverified.refuses("E061", &["its Python lacks a package", "jax jaxlib"]);
+    unverified.refuses("E061", &["its Python lacks a package", "jax jaxlib", "PARTITA_PJRT_PLUGIN"]);
     assert_eq!(unverified.of("verify").len(), 0, "{}", unverified.out);
 }
 

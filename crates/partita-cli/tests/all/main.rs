@@ -6,6 +6,7 @@ mod bench;
 mod command_line;
 mod corpus;
 mod documents;
+mod engine_xla;
 mod explain;
 #[cfg(target_os = "linux")]
 mod faults;

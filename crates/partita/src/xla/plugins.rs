@@ -196,7 +196,8 @@ impl Program {
             return Err(error.into());
         }
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
-        Err(failed(format!("{}: {}", done.status, said.trim_end().lines().last().unwrap_or_default())))
+        let last = said.trim_end().lines().last().map(|last| format!(": {last}"));
+        Err(failed(format!("{}{}", done.status, last.unwrap_or_default())))
     }
 
     /// The plugins of this machine with their devices.

@@ -210,7 +210,8 @@ impl Running {
                         "`partita env` lists the PJRT plugins; `--resume` continues from the last checkpoint"
                     }
                 };
-                Err(runner.failed("the runner failed", format!("{status}: {last}")).help(help))
+                let found = if last.is_empty() { status.to_string() } else { format!("{status}: {last}") };
+                Err(runner.failed("the runner failed", found).help(help))
             }
             (_, other) => {
                 Err(runner.failed("it printed something else than steps", other.unwrap_or_default()))

@@ -4,14 +4,14 @@ use super::shards::{Number, put_part, scalar};
 use super::wiring::{Handover, Sink, Wired, Wiring};
 use crate::xla::cache::Cache;
 use crate::xla::manifest::{FORMAT, MANIFEST_FILE};
-use crate::xla::{Form, Kind, Manifest};
+use crate::xla::{Form, Kind, Manifest, Module};
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result};
 use partita_pjrt::{Buffer, Client, CompileOptions, Device, Executable};
 use partita_runtime::checkpoint::TensorData;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A buffer for each rank.
 type Shards = Vec<Arc<Buffer>>;
@@ -313,7 +313,7 @@ pub fn rank_count(manifest: &Manifest) -> usize {
 }
 
 /// The program of each module, and how many there are and were compiled before. Modules of one text on the same ranks have
-/// one.
+/// one. Several are compiled at a time.
 fn compile(
     manifest: &Manifest,
     folder: &Path,
@@ -321,31 +321,45 @@ fn compile(
     devices: &[Device],
     cache: &Cache,
 ) -> Result<(Vec<Arc<Executable>>, (usize, usize))> {
-    let mut known: BTreeMap<(&str, &[usize]), Arc<Executable>> = BTreeMap::new();
-    let mut programs = Vec::with_capacity(manifest.modules.len());
-    let mut found = 0;
+    let mut wanted: IndexMap<(&str, &[usize]), Option<Result<(Executable, bool)>>> = IndexMap::new();
     for module in &manifest.modules {
-        let key = (module.file.as_str(), &module.ranks[..]);
-        if !known.contains_key(&key) {
-            let path = folder.join(&module.file);
-            let text =
-                std::fs::read_to_string(&path).map_err(|error| unreadable(&path, &error.to_string()))?;
-            let ids: Vec<i32> = module.ranks.iter().map(|&rank| devices[rank].id()).collect();
-            let options = match manifest.form {
-                Form::Uniform => CompileOptions::replicas(&ids),
-                Form::Global => CompileOptions::partitions(&ids),
-            };
-            let (program, was_known) =
-                cache.compile(client, &text, &options).map_err(|error| match error.at {
-                    Some(_) => error,
-                    None => error.at(&module.file),
-                })?;
-            found += usize::from(was_known);
-            known.insert(key, Arc::new(program));
-        }
-        programs.push(known[&key].clone());
+        wanted.entry((&module.file, &module.ranks)).or_default();
     }
-    Ok((programs, (known.len(), found)))
+    let one = |(file, ranks): (&str, &[usize])| {
+        let path = folder.join(file);
+        let text = std::fs::read_to_string(&path).map_err(|error| unreadable(&path, &error.to_string()))?;
+        let ids: Vec<i32> = ranks.iter().map(|&rank| devices[rank].id()).collect();
+        let options = match manifest.form {
+            Form::Uniform => CompileOptions::replicas(&ids),
+            Form::Global => CompileOptions::partitions(&ids),
+        };
+        cache.compile(client, &text, &options).map_err(|error| match error.at {
+            Some(_) => error,
+            None => error.at(file),
+        })
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(wanted.len());
+    let queue = Mutex::new(wanted.iter_mut());
+    let take = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some((&key, done)) = take() {
+                    *done = Some(one(key));
+                }
+            });
+        }
+    });
+    let count = wanted.len();
+    let mut known: BTreeMap<(&str, &[usize]), Arc<Executable>> = BTreeMap::new();
+    let mut found = 0;
+    for (key, done) in wanted {
+        let (program, was_known) = done.unwrap_or_else(|| one(key))?;
+        found += usize::from(was_known);
+        known.insert(key, Arc::new(program));
+    }
+    let of_module = |module: &Module| known[&(module.file.as_str(), &module.ranks[..])].clone();
+    Ok((manifest.modules.iter().map(of_module).collect(), (count, found)))
 }
 
 /// E061: a file of the step cannot be read.
