@@ -117,6 +117,10 @@ impl Engine for Abacus {
         EngineState { name: self.name(), ready: true, about: "13 wires".to_string(), plugins: Vec::new() }
     }
 
+    fn devices(&self) -> Option<usize> {
+        Some(4)
+    }
+
     fn check(&self, _: &Session) -> partita_base::Result<()> {
         Err(Diagnostic::new("E060", "the engine abacus cannot run this: nobody counts"))
     }
@@ -133,7 +137,7 @@ fn an_engine_of_the_program_is_in_help_in_env_and_trains() {
     let help = commands.find_subcommand_mut("train").unwrap().render_help().to_string();
     assert!(
         help.contains(
-            "XLA through jaxlib; abacus, beads on wires [possible values: native, mpi, xla, abacus]"
+            "XLA through a PJRT plugin or jaxlib; abacus, beads on wires [possible values: native, mpi, xla, abacus]"
         ),
         "{help}"
     );
@@ -144,6 +148,19 @@ fn an_engine_of_the_program_is_in_help_in_env_and_trains() {
     let error = cli.command.call(&application, &mut Output::silent(false)).unwrap_err();
     assert_eq!(error.message, "the engine abacus cannot run this: nobody counts");
     assert!(read("partita train mlp --engine abacus").is_err());
+}
+
+#[test]
+fn the_mesh_of_a_bundled_config_fits_the_devices_unless_the_user_chooses_one() {
+    let mesh = |config: &str, items: &[&str]| {
+        let items: Vec<String> = items.iter().map(|item| item.to_string()).collect();
+        train::mesh_of_devices(config, &items, &Abacus)
+    };
+    assert_eq!(mesh("gpt", &["train.steps=5"]).as_deref(), Some("mesh.shape=dp=4"));
+    assert_eq!(mesh("gpt", &["mesh.shape=tp=2"]), None);
+    assert_eq!(mesh("gpt", &["plan.file=\"auto\""]), None);
+    assert_eq!(mesh("gpt.toml", &[]), None);
+    assert_eq!(train::mesh_of_devices("gpt", &[], &partita::engines::native::Native), None);
 }
 
 #[derive(clap::Args)]

@@ -14,7 +14,7 @@ use crate::output::progress::Working;
 use crate::run::{Ending, answer, session};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use partita::config::Config;
+use partita::config::{BUNDLED, Config};
 use partita::engines::{Engine, EngineTrainer, TrainingRun};
 use partita::profile::{By, Cycle, Recording, Sort};
 use partita::run_files::{Saved, default_dir};
@@ -136,9 +136,19 @@ impl Command for TrainArgs {
 
     fn run(&self, application: &Application, output: &mut Output) -> Result<Ending> {
         output.log_every(self.log_every);
-        let session = session(&self.config, self.overrides()?, output)?;
-        train(self, application.engines.named(&self.engine)?, session, output)
+        let engine = application.engines.named(&self.engine)?;
+        let mut overrides = self.overrides()?;
+        overrides.extend(mesh_of_devices(&self.config, &overrides, engine));
+        train(self, engine, session(&self.config, overrides, output)?, output)
     }
+}
+
+/// The mesh of all devices of an engine, for a bundled config: its own is an example for CPUs.
+pub(super) fn mesh_of_devices(config: &str, overrides: &[String], engine: &dyn Engine) -> Option<String> {
+    let is_bundled = BUNDLED.iter().any(|(name, _)| name.eq_ignore_ascii_case(config));
+    let is_chosen = overrides.iter().any(|item| item.starts_with("mesh.") || item.starts_with("plan."));
+    let devices = (is_bundled && !is_chosen).then(|| engine.devices()).flatten()?;
+    Some(format!("mesh.shape=dp={devices}"))
 }
 
 /// The answer to the first Ctrl-C. The run tells of the checkpoint when it is saved: another process may end before that.

@@ -119,6 +119,33 @@ fn a_run_goes_from_native_to_xla_and_back_and_the_second_time_nothing_is_compile
 }
 
 #[test]
+fn an_exported_folder_runs_in_both_forms_without_python() {
+    let Some(plugin) = plugin("an exported step") else { return };
+    let place = crate::place();
+    let sizes = ["--set", "model.layers=1", "--set", "model.dim=24", "--set", "model.heads=4"];
+    let more = ["--set", "model.sequence=16", "--set", "train.batch=8", "--set", "train.steps=5"];
+    let all = [&sizes[..], &more, &["--set", "data.path=text.txt", "--mesh", "fsdp=2,tp=2"]].concat();
+    let native = [&["train", "gpt", "--json", "--no-verify", "--no-sample"], &all[..]].concat();
+    let native = place.run(&native).losses();
+    for form in ["uniform", "global"] {
+        let exported = [&["export", "gpt", "--for", "xla", "--form", form, "--out", form], &all[..]].concat();
+        assert_eq!(place.run(&exported).code, Some(0));
+        let mut command = place.command(&["xla-runner", "train", &plugin, form, "0"]);
+        // Its standard input stays open until it has ended.
+        let mut child =
+            with_cache(&place, &mut command).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let stdin = child.stdin.take();
+        let done = child.wait_with_output().expect("it ends");
+        drop(stdin);
+        let out = String::from_utf8(done.stdout).expect("text");
+        let lines = out.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
+        let losses: Vec<f64> = lines.filter_map(|line| line["loss"].as_f64()).collect();
+        assert_near(&losses, &native, form);
+        assert!(place.path(form).join("state-5.safetensors").exists());
+    }
+}
+
+#[test]
 fn a_plugin_that_is_none_is_refused_before_the_plan_is_verified() {
     let place = crate::place();
     std::fs::write(place.path("text.so"), "text").unwrap();

@@ -75,6 +75,11 @@ pub trait Engine: fmt::Debug + Send + Sync {
         None
     }
 
+    /// How many devices it has here, if a mesh cannot have more ranks than that.
+    fn devices(&self) -> Option<usize> {
+        None
+    }
+
     /// Brings a run into memory.
     ///
     /// # Errors

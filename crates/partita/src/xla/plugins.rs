@@ -66,6 +66,22 @@ pub struct Found {
     pub devices: Vec<String>,
 }
 
+impl Found {
+    /// Whether it has as many devices as a run wants, on the cores of this host.
+    pub fn is_for_cpus(&self) -> bool {
+        self.platform == "cpu"
+    }
+}
+
+/// The search for a plugin that has devices.
+#[derive(Clone, Debug, Default)]
+pub struct Tried {
+    /// Those before it, and what is wrong with them.
+    pub failed: Vec<(Candidate, Box<Diagnostic>)>,
+    /// The plugin.
+    pub chosen: Option<(Candidate, Found)>,
+}
+
 /// A plugin of this machine, for reports.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct PluginState {
@@ -198,6 +214,21 @@ impl Program {
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
         let last = said.trim_end().lines().last().map(|last| format!(": {last}"));
         Err(failed(format!("{}{}", done.status, last.unwrap_or_default())))
+    }
+
+    /// The first plugin of this machine that has devices.
+    pub fn first(&self) -> Tried {
+        let mut tried = Tried::default();
+        for candidate in search() {
+            match self.probe(&candidate) {
+                Ok(found) => {
+                    tried.chosen = Some((candidate, found));
+                    break;
+                }
+                Err(error) => tried.failed.push((candidate, error)),
+            }
+        }
+        tried
     }
 
     /// The plugins of this machine with their devices.

@@ -8,10 +8,12 @@ pub use crate::xla::{PYTHON, python};
 pub use trainer::XlaTrainer;
 
 use super::{Engine, EngineState, EngineTrainer, TrainingRun, first_line};
+use crate::launcher::Place;
 use crate::trainer::Observer;
-use crate::xla::plugins::{PluginState, Program, search};
+use crate::xla::plugins::{PluginState, Program, Tried, search};
 use partita_base::{Diagnostic, Result};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 /// The packages that the runner in Python imports.
 pub const PACKAGES: [&str; 2] = ["jax", "jaxlib"];
@@ -20,13 +22,21 @@ pub const PACKAGES: [&str; 2] = ["jax", "jaxlib"];
 #[derive(Clone, Debug, Default)]
 pub struct Xla {
     program: Option<Program>,
+    /// The plugin that the program uses, once it was searched for.
+    tried: OnceLock<Tried>,
 }
 
 impl Xla {
     /// Steps run in `program`, where there is a PJRT plugin: when its first argument is
     /// [`COMMAND`](crate::xla::runner::COMMAND), it calls [`main`](crate::xla::runner::main).
     pub fn run_by(program: PathBuf) -> Xla {
-        Xla { program: Some(Program(program)) }
+        Xla { program: Some(Program(program)), tried: OnceLock::new() }
+    }
+
+    /// The program and the plugin that it uses.
+    fn found(&self) -> Option<(&Program, &Tried)> {
+        let program = self.program.as_ref()?;
+        Some((program, self.tried.get_or_init(|| program.first())))
     }
 
     /// The plugins of this machine, with their devices if a program runs them.
@@ -73,8 +83,14 @@ impl Engine for Xla {
             .help("leave --profile away, or profile the same plan with `partita profile`"))
     }
 
+    fn devices(&self) -> Option<usize> {
+        Place::check_alone(|name| std::env::var(name).ok()).ok()?;
+        let (_, found) = self.found()?.1.chosen.as_ref()?;
+        (!found.is_for_cpus()).then_some(found.devices.len())
+    }
+
     fn trainer(&self, run: &TrainingRun, observer: &mut dyn Observer) -> Result<Box<dyn EngineTrainer>> {
-        let runner = process::choose(self.program.as_ref(), run.session, observer)?;
+        let runner = process::choose(|| self.found(), run.session, observer)?;
         observer.begins("lowering the step");
         Ok(Box::new(XlaTrainer::new(run, runner)?))
     }

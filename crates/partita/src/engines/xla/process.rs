@@ -4,7 +4,7 @@ use super::{PACKAGES, PYTHON, python};
 use crate::session::Session;
 use crate::trainer::Observer;
 use crate::xla::manifest::RUNNER_FILE;
-use crate::xla::plugins::{Candidate, PLUGIN, Program, named, one_line, search, to_install};
+use crate::xla::plugins::{Candidate, PLUGIN, Program, Tried, named, one_line, to_install};
 use crate::xla::runner::{Failure, Line, STOP, TRAIN};
 use partita_base::{Diagnostic, Result};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -26,14 +26,19 @@ pub enum Runner {
 }
 
 /// The runner of a session: a program with the first plugin that has devices, or else Python, which also runs the steps of
-/// several processes.
+/// several processes. `find` gives the program and the plugins that it has tried.
 ///
 /// # Errors
-/// E061 without either of them, and what the plugin says that [`PLUGIN`] names.
-pub fn choose(program: Option<&Program>, session: &Session, observer: &mut dyn Observer) -> Result<Runner> {
+/// E061 without either of them, and what is wrong with the plugin that [`PLUGIN`] names.
+pub fn choose<'a>(
+    find: impl FnOnce() -> Option<(&'a Program, &'a Tried)>,
+    session: &Session,
+    observer: &mut dyn Observer,
+) -> Result<Runner> {
     let is_alone = session.processes().is_none_or(|processes| processes.count() == 1);
+    let found = if is_alone { find() } else { None };
     let named = named();
-    let Some(program) = program.filter(|_| is_alone) else {
+    let Some((program, tried)) = found else {
         if named.is_some() {
             let why = if is_alone { "in this program" } else { "with several processes" };
             observer.note(&format!("{PLUGIN} has no effect: {why} the engine xla runs in Python"));
@@ -41,21 +46,27 @@ pub fn choose(program: Option<&Program>, session: &Session, observer: &mut dyn O
         check_packages()?;
         return Ok(Runner::Python);
     };
-    if let Some(named) = named {
-        program.probe(&named)?;
-        return Ok(Runner::Plugin(program.clone(), named));
+    if let Some((plugin, _)) = &tried.chosen {
+        note_failed(&tried.failed, observer);
+        return Ok(Runner::Plugin(program.clone(), plugin.clone()));
     }
-    for candidate in search() {
-        match program.probe(&candidate) {
-            Ok(_) => return Ok(Runner::Plugin(program.clone(), candidate)),
-            Err(error) => {
-                let (name, path) = (&candidate.name, candidate.path.display());
-                observer.note(&format!("the PJRT plugin {name} at {path} is not used: {}", one_line(&error)));
-            }
-        }
+    if let (Some(_), Some((_, error))) = (named, tried.failed.first()) {
+        return Err(error.clone());
     }
+    note_failed(&tried.failed, observer);
     check_packages()?;
     Ok(Runner::Python)
+}
+
+/// Says which plugins are here and not used.
+fn note_failed(failed: &[(Candidate, Box<Diagnostic>)], observer: &mut dyn Observer) {
+    for (Candidate { name, path }, error) in failed {
+        observer.note(&format!(
+            "the PJRT plugin {name} at {} is not used: {}",
+            path.display(),
+            one_line(error)
+        ));
+    }
 }
 
 impl Runner {
