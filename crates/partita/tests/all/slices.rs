@@ -115,7 +115,7 @@ fn half_as_fast(first: usize) -> Vec<String> {
     let fast = ["name=a100-8", "flops_per_s=2e11", "flops_per_s_by_type={}", "memory_bytes_per_s=1e12"];
     let even = ["flops_efficiency=1.0", "memory_efficiency=1.0"];
     let slow = format!(
-        "others=[{{first={first},flops_per_s=1e11,flops_per_s_by_type={{}},memory_bytes_per_s=5e11}}]"
+        "devices=[{{first={first},flops_per_s=1e11,flops_per_s_by_type={{}},memory_bytes_per_s=5e11}}]"
     );
     let keys = fast.iter().chain(&even).copied().chain([slow.as_str()]);
     keys.map(|key| format!("cluster.{key}")).collect()
