@@ -1,7 +1,7 @@
 //! Compiled programs on disk, so that a second run of a step does not compile it again.
 //!
-//! A program is found by all that it depends on: its text, the options, the flags of XLA, the build of the plugin, the driver
-//! and the kind of device. A file that cannot be read or written only costs the time to compile.
+//! A program is found by all that it depends on: its text, the options, the flags of XLA, the build of the plugin, the
+//! driver and the kind of device. A file that cannot be read or written only costs the time to compile.
 
 use hmac_sha256::Hash as Sha256;
 use partita_pjrt::{Client, CompileOptions, Executable, Plugin};

@@ -1,7 +1,7 @@
 //! The PJRT plugins of this machine: XLA for some kind of device, as a shared library.
 //!
-//! [`PLUGIN`] names one. Otherwise those are found that users have: in the packages of Python, and among the libraries of the
-//! system. Only a child process loads them, which lists their devices: a plugin may end its process.
+//! [`PLUGIN`] names one. Otherwise those are found that users have: in the packages of Python, and among the libraries of
+//! the system. Only a child process loads them, which lists their devices: a plugin may end its process.
 
 use crate::xla::python;
 use crate::xla::runner::{COMMAND, DEVICES, Line};
@@ -89,7 +89,7 @@ pub struct PluginState {
     pub name: String,
     /// Its library.
     pub path: String,
-    /// The version of the interface; `None` if it cannot be used.
+    /// The version of the interface, if it can be used.
     pub version: Option<String>,
     /// The kind of each device.
     pub devices: Vec<String>,
@@ -315,7 +315,7 @@ mod tests {
         };
         files.iter().for_each(|file| write(site.join(file)));
         write(system.join("libtpu.so"));
-        let found = search_in(&[site.clone(), site.clone()], &[system.clone()]);
+        let found = search_in(&[site.clone(), site.clone()], std::slice::from_ref(&system));
         let names: Vec<&str> = found.iter().map(|candidate| candidate.name.as_str()).collect();
         assert_eq!(names, ["cuda13", "cuda12", "rocm7", "tpu", "tpu", "oneapi", "cpu"]);
         assert_eq!(found[4].path, system.join("libtpu.so"));
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(beside, [site.join("nvidia/cudnn/lib")]);
         let beside = libraries_beside(&found[5].path);
         assert_eq!(beside, [folder.path().join("lib"), site.join("nvidia/cudnn/lib")]);
-        assert_eq!(libraries_beside(&found[6].path), [PathBuf::new(); 0]);
+        assert!(libraries_beside(&found[6].path).is_empty());
         assert_eq!(search_in(&[], &[]), []);
     }
 

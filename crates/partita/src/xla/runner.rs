@@ -183,7 +183,7 @@ fn train(plugin: &Path, folder: &Path, every: u64, out: &Out) -> Result<()> {
     Ok(())
 }
 
-/// A client with at least so many devices, if the plugin makes as many as it is asked for: that for CPUs.
+/// A client. Of the plugin for CPUs it has so many devices, of others those of the machine.
 fn client(plugin: &Plugin, devices: usize) -> Result<Client> {
     let name = plugin.path().file_name().unwrap_or_default().to_string_lossy();
     match name.contains("cpu") {
