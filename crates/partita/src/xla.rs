@@ -9,6 +9,7 @@ pub mod cache;
 pub mod manifest;
 mod pieces;
 pub mod plugins;
+pub mod protocol;
 pub mod runner;
 
 pub use manifest::{Form, Kind, Manifest, Module, Part, Tensor};

@@ -137,6 +137,10 @@ fn modules_import_each_other_in_no_new_circles() {
 /// The most lines of a function, from its name to its last brace.
 const MAX_LINES: usize = 100;
 
+/// Longer functions: loops over blocks of keys and rows that share their registers and scratch memory.
+const LONGER: [(&str, &str); 2] =
+    [("attention/backward.rs", "backward"), ("attention/part.rs", "contributions")];
+
 /// Functions of more than 60 lines; where one is split, the number goes down.
 const LONG_FUNCTIONS: usize = 112;
 
@@ -183,7 +187,8 @@ fn functions_fit_on_a_screen() {
             }
             for (function, lines) in functions(without_tests(&file, &text)) {
                 long += usize::from(lines > 60);
-                if lines > MAX_LINES {
+                let is_known = LONGER.contains(&(file.as_str(), function));
+                if (lines > MAX_LINES) != is_known {
                     too_long.push(format!("crates/{name}/src/{file}: `{function}` has {lines} lines"));
                 }
             }

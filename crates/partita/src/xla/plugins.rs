@@ -3,10 +3,11 @@
 //! [`PLUGIN`] names one. Otherwise those are found that users have: in the packages of Python, and among the libraries of
 //! the system. Only a child process loads them, which lists their devices: a plugin may end its process.
 
+pub use crate::xla::protocol::Found;
+use crate::xla::protocol::{COMMAND, DEVICES, Line};
 use crate::xla::python;
-use crate::xla::runner::{COMMAND, DEVICES, Line};
 use partita_base::{Diagnostic, Result};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -53,24 +54,6 @@ pub struct Candidate {
     pub name: String,
     /// Its library.
     pub path: PathBuf,
-}
-
-/// What a plugin says of itself.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Found {
-    /// The version of the interface.
-    pub version: String,
-    /// The platform: `cpu`, `cuda`.
-    pub platform: String,
-    /// The kind of each device.
-    pub devices: Vec<String>,
-}
-
-impl Found {
-    /// Whether it has as many devices as a run wants, on the cores of this host.
-    pub fn is_for_cpus(&self) -> bool {
-        self.platform == "cpu"
-    }
 }
 
 /// The search for a plugin that has devices.

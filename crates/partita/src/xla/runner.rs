@@ -11,88 +11,20 @@ mod wiring;
 use crate::xla::Manifest;
 use crate::xla::cache::Cache;
 use crate::xla::manifest::{FEEDS_FILE, MANIFEST_FILE, STATE_FILE};
-use crate::xla::plugins::{Found, NUMBER_OF_CPUS};
+use crate::xla::plugins::NUMBER_OF_CPUS;
+pub use crate::xla::protocol::{COMMAND, DEVICES, Line, STOP, TRAIN};
+use crate::xla::protocol::{Failure, Found};
 use partita_base::{Diagnostic, Result};
 use partita_pjrt::{Client, Plugin, Value};
 use partita_runtime::checkpoint::{export_weights, import_weights};
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use serde::Serialize;
 use std::ffi::OsString;
 use std::io::{BufRead, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use steps::{Fed, Run, rank_count, unreadable};
-
-/// The word by which a program becomes a runner: its first argument.
-pub const COMMAND: &str = "xla-runner";
-/// The word after [`COMMAND`] to train: then follow plugin, folder, and steps between saved states.
-pub const TRAIN: &str = "train";
-/// The word after [`COMMAND`] to list devices: then follows a plugin.
-pub const DEVICES: &str = "devices";
-/// The line on standard input that asks to stop after the current step.
-pub const STOP: &str = "stop";
-
-/// A line of a runner.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Line {
-    /// Steps done.
-    pub step: u64,
-    /// The seconds of the step, or of compiling.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub seconds: Option<f64>,
-    /// The most bytes on a device, as XLA has planned its programs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub planned_bytes: Option<u64>,
-    /// The most bytes that were in use on a device so far.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub used_bytes: Option<u64>,
-    /// How many programs there are, and how many of them an earlier run has compiled; before the first step.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub programs: Option<(usize, usize)>,
-    /// The file of the state after the step.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub saved: Option<PathBuf>,
-    /// Why the runner ends.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<Failure>,
-    /// The numbers of the step, by name: `loss`, `grad_norm`. One that is not finite is null.
-    #[serde(flatten)]
-    pub figures: BTreeMap<String, Option<f64>>,
-}
-
-/// A diagnostic of a runner.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Failure {
-    code: String,
-    message: String,
-    at: Option<String>,
-    expected: Option<String>,
-    found: Option<String>,
-    notes: Vec<String>,
-    help: Option<String>,
-}
-
-/// The codes that a runner reports.
-const CODES: [&str; 13] =
-    ["E061", "E062", "E063", "E064", "E065", "E066", "E311", "E312", "E313", "E316", "E480", "E481", "E482"];
-
-impl From<&Diagnostic> for Failure {
-    fn from(error: &Diagnostic) -> Failure {
-        let Diagnostic { code, message, expected, found, at, notes, help } = error.clone();
-        Failure { code: code.to_string(), message, at, expected, found, notes, help }
-    }
-}
-
-impl From<Failure> for Box<Diagnostic> {
-    fn from(failure: Failure) -> Box<Diagnostic> {
-        let Failure { code, message, at, expected, found, notes, help } = failure;
-        let known = CODES.into_iter().find(|known| *known == code).unwrap_or(CODES[0]);
-        Box::new(Diagnostic { code: known, message, expected, found, at, notes, help })
-    }
-}
 
 /// Does what the arguments after [`COMMAND`] say, and returns the exit code of the process.
 pub fn main(arguments: &[OsString]) -> u8 {

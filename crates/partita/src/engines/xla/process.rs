@@ -5,7 +5,7 @@ use crate::session::Session;
 use crate::trainer::Observer;
 use crate::xla::manifest::RUNNER_FILE;
 use crate::xla::plugins::{Candidate, PLUGIN, Program, Tried, named, one_line, to_install};
-use crate::xla::runner::{Failure, Line, STOP, TRAIN};
+use crate::xla::protocol::{Failure, Line, STOP, TRAIN};
 use partita_base::{Diagnostic, Result};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;

@@ -128,8 +128,8 @@ impl<'a> Times<'a> {
         begins
     }
 
-    /// A collective starts as soon as its last operand is ready. One of the backward pass starts no earlier than the backward
-    /// pass of its block: what it gathers of activations takes memory from its start on.
+    /// A collective starts as soon as its last operand is ready. One of the backward pass starts no earlier than the
+    /// backward pass of its block: what it gathers of activations takes memory from its start on.
     fn start(&self, bucket: &Bucket, begins: &Begins) -> Key {
         let Stage { graph, buckets, options, ref places, .. } = *self.stage;
         if let (BucketClass::Received, Some((edge, _))) = (bucket.class, bucket.edge) {
