@@ -189,24 +189,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_those_of_the_script_and_carry_diagnostics() {
-        let script: Line = serde_json::from_str(r#"{"step": 3, "loss": 2.5, "seconds": 0.1}"#).unwrap();
-        assert_eq!((script.step, script.figures["loss"], script.seconds), (3, Some(2.5), Some(0.1)));
-        let figures = BTreeMap::from([("loss".to_string(), None), ("grad_norm".to_string(), Some(1.0))]);
-        let line = Line { step: 1, figures, planned_bytes: Some(9), ..Line::default() };
-        let text = serde_json::to_string(&line).unwrap();
-        assert_eq!(text, r#"{"step":1,"planned_bytes":9,"grad_norm":1.0,"loss":null}"#);
-        assert_eq!(serde_json::from_str::<Line>(&text).unwrap(), line);
-        let error =
-            Diagnostic::new("E064", "no devices").at("a").expected("b").found("c").note("d").help("e");
-        let text = serde_json::to_string(&Failure::from(&*error)).unwrap();
-        let back: Box<Diagnostic> = serde_json::from_str::<Failure>(&text).unwrap().into();
-        assert_eq!(back, error);
-        let other = Failure { code: "E999".to_string(), ..Failure::from(&*error) };
-        assert_eq!(Box::<Diagnostic>::from(other).code, "E061");
-    }
-
-    #[test]
     fn words_that_are_no_order_are_refused() {
         for words in [&[][..], &["train"], &["train", "p", "f", "x"], &["fly", "p"]] {
             let words: Vec<OsString> = words.iter().map(OsString::from).collect();
